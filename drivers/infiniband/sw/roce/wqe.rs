@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Work queue elements as values. The layout in shared memory is the driver's matter.
+
+use crate::{
+    cqe::WcStatus,
+    types::{
+        Psn,
+        QKey,
+        Qpn,
+        RKey, //
+    }, //
+};
+
+/// What a send WQE asks for. Immediate data is in network order, as the consumer gave it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SendOp {
+    /// SEND.
+    Send,
+    /// SEND with immediate.
+    SendImm([u8; 4]),
+    /// SEND with invalidate.
+    SendInv(RKey),
+    /// RDMA WRITE.
+    Write {
+        /// Remote virtual address.
+        va: u64,
+        /// Remote key.
+        rkey: RKey,
+    },
+    /// RDMA WRITE with immediate.
+    WriteImm {
+        /// Remote virtual address.
+        va: u64,
+        /// Remote key.
+        rkey: RKey,
+        /// Immediate data.
+        imm: [u8; 4],
+    },
+    /// RDMA READ.
+    Read {
+        /// Remote virtual address.
+        va: u64,
+        /// Remote key.
+        rkey: RKey,
+    },
+    /// A datagram; the driver keeps the address vector beside the slot.
+    Datagram {
+        /// Destination QP.
+        dest: Qpn,
+        /// Queue key that goes into the DETH.
+        qkey: QKey,
+        /// Immediate data, if any.
+        imm: Option<[u8; 4]>,
+    },
+    /// A WQE that did not pass validation; completes with this status, in its turn.
+    Invalid(WcStatus),
+}
+
+/// A validated send WQE with the requester's progress on it. The driver fills the first five
+/// fields; [`crate::qp::Qp::post`] sets the rest.
+///
+/// The scatter-gather list or inline data is kept by the driver under the same slot number.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWqe {
+    /// The consumer's identifier, returned in the CQE.
+    pub wr_id: u64,
+    /// The operation and its remote operands.
+    pub op: SendOp,
+    /// Total payload length in bytes, at most 2^31.
+    pub length: u32,
+    /// Report success, not only failure.
+    pub signaled: bool,
+    /// Set the solicited-event bit of the last packet.
+    pub solicited: bool,
+    /// Wait for all earlier READs and atomics.
+    pub fence: bool,
+    /// First PSN; set when the WQE is first sent.
+    pub first_psn: Psn,
+    /// The PSNs it takes: request packets, or response packets of a READ.
+    pub packets: u32,
+    /// Why it cannot complete with success, once known.
+    pub error: Option<WcStatus>,
+}
+
+impl SendWqe {
+    /// A WQE as the driver hands it in.
+    pub const fn new(wr_id: u64, op: SendOp, length: u32) -> Self {
+        Self {
+            wr_id,
+            op,
+            length,
+            signaled: true,
+            solicited: false,
+            fence: false,
+            first_psn: Psn::new(0),
+            packets: 0,
+            error: None,
+        }
+    }
+}
+
+/// A receive WQE: all that the responder needs to know of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RecvWqe {
+    /// The consumer's identifier, returned in the CQE.
+    pub wr_id: u64,
+    /// Sum of the lengths of its scatter list, in bytes.
+    pub length: u64,
+}
