@@ -128,8 +128,12 @@ pub trait Env {
     fn write_grh(&mut self) -> Result<(), MemoryError>;
 
     /// Writes a READ response to the scatter list of the send WQE in `slot`.
-    fn write_send(&mut self, slot: u32, offset: u32, payload: Range<u32>)
-        -> Result<(), MemoryError>;
+    fn write_send(
+        &mut self,
+        slot: u32,
+        offset: u32,
+        payload: Range<u32>,
+    ) -> Result<(), MemoryError>;
 
     /// Checks that a remote request may use `length` bytes at `va`. Not called for length 0.
     fn check_remote(
