@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The opcodes of the Base Transport Header: 3 bits of transport, 5 bits of operation.
+
+use core::fmt;
+
+/// Transport service of a packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Transport {
+    /// Reliable Connection.
+    Rc,
+    /// Unreliable Connection.
+    Uc,
+    /// Unreliable Datagram.
+    Ud,
+    /// Congestion notification; belongs to the connection that it names.
+    Cnp,
+}
+
+/// What a packet does, whatever its place in the message and its extension headers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Operation {
+    /// SEND.
+    Send,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ Request.
+    ReadRequest,
+    /// RDMA READ Response.
+    ReadResponse,
+    /// Acknowledge, positive or negative.
+    Acknowledge,
+    /// Atomic Acknowledge.
+    AtomicAcknowledge,
+    /// Compare and Swap.
+    CompareSwap,
+    /// Fetch and Add.
+    FetchAdd,
+    /// Congestion Notification Packet.
+    Cnp,
+}
+
+//= IBA 9.2.1
+/// Opcode of a packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names are those of the standard's table")]
+pub enum Opcode {
+    RcSendFirst = 0x00,
+    RcSendMiddle = 0x01,
+    RcSendLast = 0x02,
+    RcSendLastImm = 0x03,
+    RcSendOnly = 0x04,
+    RcSendOnlyImm = 0x05,
+    RcWriteFirst = 0x06,
+    RcWriteMiddle = 0x07,
+    RcWriteLast = 0x08,
+    RcWriteLastImm = 0x09,
+    RcWriteOnly = 0x0a,
+    RcWriteOnlyImm = 0x0b,
+    RcReadRequest = 0x0c,
+    RcReadResponseFirst = 0x0d,
+    RcReadResponseMiddle = 0x0e,
+    RcReadResponseLast = 0x0f,
+    RcReadResponseOnly = 0x10,
+    RcAcknowledge = 0x11,
+    RcAtomicAcknowledge = 0x12,
+    RcCompareSwap = 0x13,
+    RcFetchAdd = 0x14,
+    RcSendLastInv = 0x16,
+    RcSendOnlyInv = 0x17,
+    UcSendFirst = 0x20,
+    UcSendMiddle = 0x21,
+    UcSendLast = 0x22,
+    UcSendLastImm = 0x23,
+    UcSendOnly = 0x24,
+    UcSendOnlyImm = 0x25,
+    UcWriteFirst = 0x26,
+    UcWriteMiddle = 0x27,
+    UcWriteLast = 0x28,
+    UcWriteLastImm = 0x29,
+    UcWriteOnly = 0x2a,
+    UcWriteOnlyImm = 0x2b,
+    UdSendOnly = 0x64,
+    UdSendOnlyImm = 0x65,
+    Cnp = 0x81,
+}
+
+/// First packet of its message.
+const START: u16 = 1 << 0;
+/// Last packet of its message.
+const END: u16 = 1 << 1;
+/// The only packet of its message.
+const ONLY: u16 = START | END;
+/// Answers a request.
+const RESPONSE: u16 = 1 << 2;
+/// May carry payload.
+const PAYLOAD: u16 = 1 << 3;
+const DETH: u16 = 1 << 4;
+const RETH: u16 = 1 << 5;
+const ATOMIC: u16 = 1 << 6;
+const AETH: u16 = 1 << 7;
+const ATOMIC_ACK: u16 = 1 << 8;
+const IMM: u16 = 1 << 9;
+const IETH: u16 = 1 << 10;
+
+impl Opcode {
+    /// The opcode with this value, if there is one.
+    #[inline]
+    pub const fn from_u8(value: u8) -> Option<Self> {
+        Some(match value {
+            0x00 => Self::RcSendFirst,
+            0x01 => Self::RcSendMiddle,
+            0x02 => Self::RcSendLast,
+            0x03 => Self::RcSendLastImm,
+            0x04 => Self::RcSendOnly,
+            0x05 => Self::RcSendOnlyImm,
+            0x06 => Self::RcWriteFirst,
+            0x07 => Self::RcWriteMiddle,
+            0x08 => Self::RcWriteLast,
+            0x09 => Self::RcWriteLastImm,
+            0x0a => Self::RcWriteOnly,
+            0x0b => Self::RcWriteOnlyImm,
+            0x0c => Self::RcReadRequest,
+            0x0d => Self::RcReadResponseFirst,
+            0x0e => Self::RcReadResponseMiddle,
+            0x0f => Self::RcReadResponseLast,
+            0x10 => Self::RcReadResponseOnly,
+            0x11 => Self::RcAcknowledge,
+            0x12 => Self::RcAtomicAcknowledge,
+            0x13 => Self::RcCompareSwap,
+            0x14 => Self::RcFetchAdd,
+            0x16 => Self::RcSendLastInv,
+            0x17 => Self::RcSendOnlyInv,
+            0x20 => Self::UcSendFirst,
+            0x21 => Self::UcSendMiddle,
+            0x22 => Self::UcSendLast,
+            0x23 => Self::UcSendLastImm,
+            0x24 => Self::UcSendOnly,
+            0x25 => Self::UcSendOnlyImm,
+            0x26 => Self::UcWriteFirst,
+            0x27 => Self::UcWriteMiddle,
+            0x28 => Self::UcWriteLast,
+            0x29 => Self::UcWriteLastImm,
+            0x2a => Self::UcWriteOnly,
+            0x2b => Self::UcWriteOnlyImm,
+            0x64 => Self::UdSendOnly,
+            0x65 => Self::UdSendOnlyImm,
+            0x81 => Self::Cnp,
+            _ => return None,
+        })
+    }
+
+    /// The value on the wire.
+    #[inline]
+    pub const fn to_u8(self) -> u8 {
+        self as u8
+    }
+
+    /// The transport service.
+    #[inline]
+    pub const fn transport(self) -> Transport {
+        match self.to_u8() >> 5 {
+            0 => Transport::Rc,
+            1 => Transport::Uc,
+            3 => Transport::Ud,
+            _ => Transport::Cnp,
+        }
+    }
+
+    /// What the packet does.
+    #[inline]
+    pub const fn operation(self) -> Operation {
+        match self {
+            Self::RcSendFirst
+            | Self::RcSendMiddle
+            | Self::RcSendLast
+            | Self::RcSendLastImm
+            | Self::RcSendOnly
+            | Self::RcSendOnlyImm
+            | Self::RcSendLastInv
+            | Self::RcSendOnlyInv
+            | Self::UcSendFirst
+            | Self::UcSendMiddle
+            | Self::UcSendLast
+            | Self::UcSendLastImm
+            | Self::UcSendOnly
+            | Self::UcSendOnlyImm
+            | Self::UdSendOnly
+            | Self::UdSendOnlyImm => Operation::Send,
+            Self::RcWriteFirst
+            | Self::RcWriteMiddle
+            | Self::RcWriteLast
+            | Self::RcWriteLastImm
+            | Self::RcWriteOnly
+            | Self::RcWriteOnlyImm
+            | Self::UcWriteFirst
+            | Self::UcWriteMiddle
+            | Self::UcWriteLast
+            | Self::UcWriteLastImm
+            | Self::UcWriteOnly
+            | Self::UcWriteOnlyImm => Operation::Write,
+            Self::RcReadRequest => Operation::ReadRequest,
+            Self::RcReadResponseFirst
+            | Self::RcReadResponseMiddle
+            | Self::RcReadResponseLast
+            | Self::RcReadResponseOnly => Operation::ReadResponse,
+            Self::RcAcknowledge => Operation::Acknowledge,
+            Self::RcAtomicAcknowledge => Operation::AtomicAcknowledge,
+            Self::RcCompareSwap => Operation::CompareSwap,
+            Self::RcFetchAdd => Operation::FetchAdd,
+            Self::Cnp => Operation::Cnp,
+        }
+    }
+
+    /// Whether this is a request: for the responder.
+    #[inline]
+    pub const fn is_request(self) -> bool {
+        !self.is_response() && !matches!(self, Self::Cnp)
+    }
+
+    /// Whether this is a response: for the completer.
+    #[inline]
+    pub const fn is_response(self) -> bool {
+        self.has(RESPONSE)
+    }
+
+    /// Whether this is the first or the only packet of its message.
+    #[inline]
+    pub const fn starts_message(self) -> bool {
+        self.has(START)
+    }
+
+    /// Whether this is the last or the only packet of its message.
+    #[inline]
+    pub const fn ends_message(self) -> bool {
+        self.has(END)
+    }
+
+    /// Whether payload may follow the headers.
+    #[inline]
+    pub const fn has_payload(self) -> bool {
+        self.has(PAYLOAD)
+    }
+
+    /// Whether there is a Datagram Extended Transport Header.
+    #[inline]
+    pub const fn has_deth(self) -> bool {
+        self.has(DETH)
+    }
+
+    /// Whether there is an RDMA Extended Transport Header.
+    #[inline]
+    pub const fn has_reth(self) -> bool {
+        self.has(RETH)
+    }
+
+    /// Whether there is an Atomic Extended Transport Header.
+    #[inline]
+    pub const fn has_atomic(self) -> bool {
+        self.has(ATOMIC)
+    }
+
+    /// Whether there is an ACK Extended Transport Header.
+    #[inline]
+    pub const fn has_aeth(self) -> bool {
+        self.has(AETH)
+    }
+
+    /// Whether there is an Atomic ACK Extended Transport Header.
+    #[inline]
+    pub const fn has_atomic_ack(self) -> bool {
+        self.has(ATOMIC_ACK)
+    }
+
+    /// Whether there is immediate data.
+    #[inline]
+    pub const fn has_imm(self) -> bool {
+        self.has(IMM)
+    }
+
+    /// Whether there is an Invalidate Extended Transport Header.
+    #[inline]
+    pub const fn has_ieth(self) -> bool {
+        self.has(IETH)
+    }
+
+    /// Length of the BTH and the extension headers, in bytes.
+    #[inline]
+    pub const fn header_len(self) -> usize {
+        let shape = self.shape();
+        // The compiler turns this into a table, as it does `shape`.
+        length_if(shape & DETH, 8)
+            .wrapping_add(length_if(shape & RETH, 16))
+            .wrapping_add(length_if(shape & ATOMIC, 28))
+            .wrapping_add(length_if(shape & AETH, 4))
+            .wrapping_add(length_if(shape & ATOMIC_ACK, 8))
+            .wrapping_add(length_if(shape & IMM, 4))
+            .wrapping_add(length_if(shape & IETH, 4))
+            .wrapping_add(12)
+    }
+
+    #[inline]
+    const fn has(self, flags: u16) -> bool {
+        self.shape() & flags != 0
+    }
+
+    //= IBA 9.2.1
+    /// The place in the message and the extension headers.
+    #[inline]
+    const fn shape(self) -> u16 {
+        match self {
+            Self::RcSendFirst | Self::UcSendFirst => START | PAYLOAD,
+            Self::RcSendMiddle | Self::UcSendMiddle => PAYLOAD,
+            Self::RcSendLast | Self::UcSendLast => END | PAYLOAD,
+            Self::RcSendLastImm | Self::UcSendLastImm => END | PAYLOAD | IMM,
+            Self::RcSendOnly | Self::UcSendOnly => ONLY | PAYLOAD,
+            Self::RcSendOnlyImm | Self::UcSendOnlyImm => ONLY | PAYLOAD | IMM,
+            Self::RcSendLastInv => END | PAYLOAD | IETH,
+            Self::RcSendOnlyInv => ONLY | PAYLOAD | IETH,
+            Self::RcWriteFirst | Self::UcWriteFirst => START | PAYLOAD | RETH,
+            Self::RcWriteMiddle | Self::UcWriteMiddle => PAYLOAD,
+            Self::RcWriteLast | Self::UcWriteLast => END | PAYLOAD,
+            Self::RcWriteLastImm | Self::UcWriteLastImm => END | PAYLOAD | IMM,
+            Self::RcWriteOnly | Self::UcWriteOnly => ONLY | PAYLOAD | RETH,
+            Self::RcWriteOnlyImm | Self::UcWriteOnlyImm => ONLY | PAYLOAD | RETH | IMM,
+            Self::RcReadRequest => ONLY | RETH,
+            Self::RcReadResponseFirst => START | PAYLOAD | RESPONSE | AETH,
+            Self::RcReadResponseMiddle => PAYLOAD | RESPONSE,
+            Self::RcReadResponseLast => END | PAYLOAD | RESPONSE | AETH,
+            Self::RcReadResponseOnly => ONLY | PAYLOAD | RESPONSE | AETH,
+            Self::RcAcknowledge => ONLY | RESPONSE | AETH,
+            Self::RcAtomicAcknowledge => ONLY | RESPONSE | AETH | ATOMIC_ACK,
+            Self::RcCompareSwap | Self::RcFetchAdd => ONLY | ATOMIC,
+            Self::UdSendOnly => ONLY | PAYLOAD | DETH,
+            Self::UdSendOnlyImm => ONLY | PAYLOAD | DETH | IMM,
+            // Sixteen reserved bytes follow the BTH.
+            Self::Cnp => ONLY | PAYLOAD,
+        }
+    }
+}
+
+/// `length` if any of `flags` is set, else 0.
+#[inline]
+const fn length_if(flags: u16, length: usize) -> usize {
+    if flags != 0 {
+        length
+    } else {
+        0
+    }
+}
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.transport() {
+            Transport::Rc => "RC ",
+            Transport::Uc => "UC ",
+            Transport::Ud => "UD ",
+            Transport::Cnp => return f.write_str("CNP"),
+        })?;
+        let (name, place) = match self.operation() {
+            Operation::Send => ("SEND", true),
+            Operation::Write => ("WRITE", true),
+            Operation::ReadRequest => ("READ request", false),
+            Operation::ReadResponse => ("READ response", true),
+            Operation::Acknowledge => ("ACK", false),
+            Operation::AtomicAcknowledge => ("ATOMIC ACK", false),
+            Operation::CompareSwap => ("CMP_SWAP", false),
+            Operation::FetchAdd => ("FETCH_ADD", false),
+            Operation::Cnp => ("CNP", false),
+        };
+        f.write_str(name)?;
+        if place {
+            f.write_str(match (self.starts_message(), self.ends_message()) {
+                (true, true) => " only",
+                (true, false) => " first",
+                (false, true) => " last",
+                (false, false) => " middle",
+            })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_is_an_opcode_or_is_not() {
+        let known = (0..=255u8).filter(|&v| match Opcode::from_u8(v) {
+            Some(opcode) => {
+                assert_eq!(opcode.to_u8(), v);
+                true
+            }
+            None => false,
+        });
+        assert_eq!(known.count(), 23 + 12 + 2 + 1);
+    }
+
+    #[test]
+    fn a_packet_is_a_request_or_a_response_or_a_notification() {
+        for opcode in (0..=255).filter_map(Opcode::from_u8) {
+            let kinds = [
+                opcode.is_request(),
+                opcode.is_response(),
+                opcode == Opcode::Cnp,
+            ];
+            assert_eq!(kinds.iter().filter(|k| **k).count(), 1, "{opcode}");
+            assert_eq!(opcode.header_len() % 4, 0);
+            assert!(opcode.header_len() <= crate::wire::MAX_HEADER_LEN);
+        }
+    }
+}

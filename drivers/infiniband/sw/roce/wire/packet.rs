@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0
+//! One packet as values: the headers, and where the payload stands.
+
+use crate::{
+    types::RKey,
+    wire::{
+        atomic,
+        ieth,
+        imm,
+        Aeth,
+        AtomicEth,
+        Bth,
+        Deth,
+        Error,
+        Reth,
+        ICRC_LEN, //
+    }, //
+};
+use core::fmt;
+
+/// The headers of one packet and the place of its payload.
+///
+/// Of a parsed packet, exactly those extension headers are there that the opcode has.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Packet {
+    /// Base Transport Header.
+    pub bth: Bth,
+    /// Datagram Extended Transport Header.
+    pub deth: Option<Deth>,
+    /// RDMA Extended Transport Header.
+    pub reth: Option<Reth>,
+    /// Atomic Extended Transport Header.
+    pub atomic: Option<AtomicEth>,
+    /// ACK Extended Transport Header.
+    pub aeth: Option<Aeth>,
+    /// Atomic ACK Extended Transport Header: the value before the operation.
+    pub atomic_ack: Option<u64>,
+    /// Immediate data, in network order.
+    pub imm: Option<[u8; 4]>,
+    /// Invalidate Extended Transport Header.
+    pub ieth: Option<RKey>,
+    /// Where the payload starts, in bytes from the start of the BTH.
+    pub payload_offset: u32,
+    /// Bytes of payload, without padding and ICRC.
+    pub payload_len: u32,
+}
+
+impl Packet {
+    /// A packet with this BTH, no extension headers and no payload.
+    #[inline]
+    pub const fn new(bth: Bth) -> Self {
+        Self {
+            bth,
+            deth: None,
+            reth: None,
+            atomic: None,
+            aeth: None,
+            atomic_ack: None,
+            imm: None,
+            ieth: None,
+            payload_offset: bth.opcode.header_len() as u32,
+            payload_len: 0,
+        }
+    }
+
+    /// Reads a packet.
+    ///
+    /// `header` are the first bytes of the UDP payload: at least the headers, or the whole of it.
+    /// `udp_payload_len` is the length of the UDP payload with padding and ICRC. Neither the
+    /// payload nor the ICRC is looked at.
+    ///
+    /// # Errors
+    ///
+    /// Says why the packet is to be dropped.
+    #[inline]
+    pub fn parse(header: &[u8], udp_payload_len: usize) -> Result<Self, Error> {
+        if udp_payload_len < Bth::LEN + ICRC_LEN || udp_payload_len % 4 != 0 {
+            return Err(Error::Length);
+        }
+        let bth = Bth::parse(header)?;
+        let opcode = bth.opcode;
+        let mut packet = Self::new(bth);
+
+        //= IBA 9.6.1
+        let padded = udp_payload_len
+            .checked_sub(ICRC_LEN)
+            .and_then(|len| len.checked_sub(opcode.header_len()))
+            .and_then(|len| u32::try_from(len).ok())
+            .ok_or(Error::Length)?;
+        packet.payload_len = padded.checked_sub(u32::from(bth.pad)).ok_or(Error::Pad)?;
+        if packet.payload_len != 0 && !opcode.has_payload() {
+            return Err(Error::Payload);
+        }
+
+        let mut rest = header.get(Bth::LEN..).ok_or(Error::Truncated)?;
+        if opcode.has_deth() {
+            let (deth, after) = Deth::parse(rest)?;
+            packet.deth = Some(deth);
+            rest = after;
+        }
+        if opcode.has_reth() {
+            let (reth, after) = Reth::parse(rest)?;
+            packet.reth = Some(reth);
+            rest = after;
+        }
+        if opcode.has_atomic() {
+            let (eth, after) = AtomicEth::parse(rest)?;
+            packet.atomic = Some(eth);
+            rest = after;
+        }
+        if opcode.has_aeth() {
+            let (aeth, after) = Aeth::parse(rest)?;
+            packet.aeth = Some(aeth);
+            rest = after;
+        }
+        if opcode.has_atomic_ack() {
+            let (original, after) = atomic::parse_ack(rest)?;
+            packet.atomic_ack = Some(original);
+            rest = after;
+        }
+        if opcode.has_imm() {
+            let (data, after) = imm::parse(rest)?;
+            packet.imm = Some(data);
+            rest = after;
+        }
+        if opcode.has_ieth() {
+            let (rkey, _) = ieth::parse(rest)?;
+            packet.ieth = Some(rkey);
+        }
+        Ok(packet)
+    }
+
+    /// Writes the headers that the opcode has, and returns their length in bytes.
+    ///
+    /// Returns 0 if `bytes` is too short or if a header that the opcode has is not there. Padding
+    /// is the caller's matter: [`Bth::pad`] goes out as it is.
+    #[inline]
+    pub fn emit(&self, bytes: &mut [u8]) -> usize {
+        match self.emit_headers(bytes) {
+            Some(()) => self.bth.opcode.header_len(),
+            None => 0,
+        }
+    }
+
+    #[inline]
+    fn emit_headers(&self, bytes: &mut [u8]) -> Option<()> {
+        let opcode = self.bth.opcode;
+        let mut rest = self.bth.emit(bytes)?;
+        if opcode.has_deth() {
+            rest = self.deth?.emit(rest)?;
+        }
+        if opcode.has_reth() {
+            rest = self.reth?.emit(rest)?;
+        }
+        if opcode.has_atomic() {
+            rest = self.atomic?.emit(rest)?;
+        }
+        if opcode.has_aeth() {
+            rest = self.aeth?.emit(rest)?;
+        }
+        if opcode.has_atomic_ack() {
+            rest = atomic::emit_ack(self.atomic_ack?, rest)?;
+        }
+        if opcode.has_imm() {
+            rest = imm::emit(self.imm?, rest)?;
+        }
+        if opcode.has_ieth() {
+            ieth::emit(self.ieth?, rest)?;
+        }
+        Some(())
+    }
+}
+
+/// One line in the manner of tcpdump.
+impl fmt::Display for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.bth)?;
+        if let Some(deth) = self.deth {
+            write!(
+                f,
+                " from qp {:#x} qkey {:#x}",
+                deth.src_qp.get(),
+                deth.qkey.0
+            )?;
+        }
+        if let Some(reth) = self.reth {
+            write!(
+                f,
+                " va {:#x} rkey {:#x} dma {}",
+                reth.va, reth.rkey.0, reth.length
+            )?;
+        }
+        if let Some(atomic) = self.atomic {
+            write!(
+                f,
+                " va {:#x} rkey {:#x} swap/add {:#x} compare {:#x}",
+                atomic.va, atomic.rkey.0, atomic.swap_add, atomic.compare
+            )?;
+        }
+        if let Some(aeth) = self.aeth {
+            write!(f, " {} msn {}", aeth.syndrome, aeth.msn.get())?;
+        }
+        if let Some(original) = self.atomic_ack {
+            write!(f, " original {original:#x}")?;
+        }
+        if let Some(imm) = self.imm {
+            write!(f, " imm {:#010x}", u32::from_be_bytes(imm))?;
+        }
+        if let Some(rkey) = self.ieth {
+            write!(f, " inv {:#x}", rkey.0)?;
+        }
+        if self.bth.opcode.has_payload() {
+            write!(f, " len {}", self.payload_len)?;
+        }
+        Ok(())
+    }
+}
