@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What bindgen reads; sorted by half, see scripts/bindgen. */
+#include <linux/hrtimer_types.h>
+
+/* verbs */
+#include <rdma/ib_umem.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/rdma_netlink.h>
+#include <rdma/uverbs_ioctl.h>
+
+/* net, sync */
+#include <linux/crc32.h>
+#include <linux/netdevice.h>
+#include <linux/skbuff.h>
+#include <net/ip6_route.h>
+#include <net/udp_tunnel.h>
