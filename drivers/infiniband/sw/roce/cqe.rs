@@ -20,6 +20,8 @@ pub enum WcStatus {
     LocProtErr = 4,
     /// Flushed: the QP was or went into the error state first.
     WrFlushErr = 5,
+    /// A memory management operation failed: the peer asked to invalidate a key that may not be.
+    MwBindErr = 6,
     /// A bad response packet.
     BadRespErr = 7,
     /// Local access error (RDMA WRITE with immediate).

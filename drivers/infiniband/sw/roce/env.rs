@@ -109,11 +109,15 @@ pub enum Counter {
     InvalidRequest,
     /// A request was refused for lack of rights.
     AccessViolation,
+    /// A packet of another partition was dropped.
+    DropPKey,
+    /// The egress refused packets, and transmission paused.
+    Congested,
 }
 
 impl Counter {
     /// How many there are.
-    pub const COUNT: usize = Self::AccessViolation as usize + 1;
+    pub const COUNT: usize = Self::Congested as usize + 1;
 }
 
 /// The world around a QP. `payload` is always a range of the payload of the packet at hand.

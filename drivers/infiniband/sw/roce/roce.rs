@@ -17,6 +17,7 @@ extern crate std;
 pub mod cqe;
 pub mod env;
 pub mod qp;
+pub mod responder;
 pub mod run;
 pub mod types;
 pub mod wire;

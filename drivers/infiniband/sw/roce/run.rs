@@ -2,15 +2,38 @@
 //! A run: consecutive packets of one message, described once.
 //!
 //! The driver turns a run into as few buffers as the path allows; on the wire each packet is a
-//! plain RoCEv2 packet. A run of one is the simple case.
+//! plain RoCEv2 packet. A run of one is the simple case. All packets of a run but the last carry a
+//! full path MTU of payload, so their buffers are of equal size.
+//!
+//! ```text
+//!  message   | FIRST | MIDDLE | MIDDLE | MIDDLE | LAST |
+//!                     \______ one run _________/          position 1, count 3
+//! ```
 
-use crate::types::{
-    Psn,
-    RKey, //
+use crate::{
+    types::{
+        Mtu,
+        Psn,
+        QKey,
+        Qpn,
+        RKey, //
+    },
+    wire::{
+        Aeth,
+        Bth,
+        Deth,
+        Opcode,
+        Packet,
+        Reth, //
+    },
+    wqe::SendOp, //
 };
 
 /// The most bytes of BTH and extension headers that one of our packets carries.
 pub const MAX_HEADER: usize = 64;
+
+/// A packet asks for an ACK when the low bits of its PSN are all ones, and when it ends a message.
+const ACK_REQ_MASK: u32 = 31;
 
 /// Where the payload of a run comes from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -33,6 +56,79 @@ pub enum PayloadSource {
     },
 }
 
+/// Which half of the QP sends a run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Role {
+    /// Requests.
+    Requester,
+    /// ACKs, NAKs and READ responses.
+    Responder,
+}
+
+/// What the packets of a run are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Form {
+    /// Packets of a SEND or WRITE of `packets` packets and `length` bytes.
+    Message {
+        op: SendOp,
+        /// Number of the run's first packet in the message.
+        position: u32,
+        packets: u32,
+        length: u32,
+        solicited: bool,
+    },
+    /// One READ request.
+    ReadRequest {
+        reth: Reth,
+        /// The PSNs that its response takes.
+        packets: u32,
+    },
+    /// Packets of a READ response.
+    ReadResponse {
+        position: u32,
+        packets: u32,
+        length: u32,
+        aeth: Aeth,
+    },
+    /// One ACK or NAK.
+    Acknowledge { aeth: Aeth },
+    /// One datagram.
+    Datagram {
+        qkey: QKey,
+        src_qp: Qpn,
+        imm: Option<[u8; 4]>,
+        length: u32,
+        solicited: bool,
+    },
+}
+
+/// Consecutive packets to send, in order, see [`crate::qp::Qp::poll_transmit`].
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// PSN of the first packet.
+    pub psn: Psn,
+    /// Number of packets, at least 1.
+    pub count: u32,
+    /// Slot of the send WQE of a requester's run. The address vector of a datagram is the one that
+    /// the driver keeps under it.
+    pub slot: Option<u32>,
+    /// Who sends.
+    pub role: Role,
+    /// Where the payload of the first packet starts.
+    pub source: PayloadSource,
+    /// Payload bytes of a full packet: that of all packets but the last.
+    pub mtu: Mtu,
+    /// QP of the peer.
+    pub dest_qp: Qpn,
+    pub(crate) form: Form,
+    /// Free-running number of the WQE.
+    pub(crate) wqe: u32,
+    /// First PSN that had never been sent before this run.
+    pub(crate) sent_before: Psn,
+    /// Life of the QP that it belongs to: after RESET it means nothing.
+    pub(crate) epoch: u32,
+}
+
 /// BTH and extension headers of one packet, ready for the wire, and what follows them.
 #[derive(Clone, Copy, Debug)]
 pub struct TxPacket {
@@ -48,4 +144,220 @@ pub struct TxPacket {
     pub pad: u8,
     /// PSN, for messages and error reports.
     pub psn: Psn,
+}
+
+impl Run {
+    /// Whether this is requester's work.
+    #[inline]
+    pub const fn is_requester(&self) -> bool {
+        matches!(self.role, Role::Requester)
+    }
+
+    /// Payload bytes of all packets together.
+    #[inline]
+    pub fn payload_len(&self) -> u32 {
+        match self.form {
+            Form::Message {
+                position, length, ..
+            }
+            | Form::ReadResponse {
+                position, length, ..
+            } => {
+                let shift = self.mtu.shift();
+                let rest = length.saturating_sub(position << shift);
+                rest.min(self.count.saturating_mul(self.mtu.bytes()))
+            }
+            Form::Datagram { length, .. } => length,
+            Form::ReadRequest { .. } | Form::Acknowledge { .. } => 0,
+        }
+    }
+
+    /// The headers of packet `index`; `None` if the run has no such packet.
+    #[inline]
+    pub fn packet(&self, index: u32) -> Option<TxPacket> {
+        if index >= self.count {
+            return None;
+        }
+        let psn = self.psn.add(index);
+        let packet = self.headers(psn, index);
+        let pad = packet.bth.pad;
+        let mut header = [0; MAX_HEADER];
+        let header_len = packet.emit(&mut header);
+        Some(TxPacket {
+            header,
+            header_len,
+            payload_len: packet.payload_len,
+            payload_offset: index << self.mtu.shift(),
+            pad,
+            psn,
+        })
+    }
+
+    /// Packet `index` as values.
+    #[inline]
+    fn headers(&self, psn: Psn, index: u32) -> Packet {
+        let new = |opcode| Packet::new(Bth::new(opcode, self.dest_qp, psn));
+        let mut packet;
+        match self.form {
+            Form::Message {
+                op,
+                position,
+                packets,
+                length,
+                solicited,
+            } => {
+                let number = position.wrapping_add(index);
+                let place = Place::of(number, packets);
+                packet = new(request_opcode(op, place));
+                packet.payload_len = self.share(length, number);
+                packet.bth.ack_req = place.ends() || psn.get() & ACK_REQ_MASK == ACK_REQ_MASK;
+                packet.bth.solicited = solicited && place.ends();
+                match op {
+                    SendOp::SendImm(imm) => packet.imm = Some(imm),
+                    SendOp::SendInv(rkey) => packet.ieth = Some(rkey),
+                    SendOp::Write { va, rkey } => packet.reth = Some(Reth { va, rkey, length }),
+                    SendOp::WriteImm { va, rkey, imm } => {
+                        packet.reth = Some(Reth { va, rkey, length });
+                        packet.imm = Some(imm);
+                    }
+                    SendOp::Send
+                    | SendOp::Read { .. }
+                    | SendOp::Datagram { .. }
+                    | SendOp::Invalid(_) => {}
+                }
+            }
+            Form::ReadRequest { reth, .. } => {
+                packet = new(Opcode::RcReadRequest);
+                packet.reth = Some(reth);
+                packet.bth.ack_req = true;
+            }
+            Form::ReadResponse {
+                position,
+                packets,
+                length,
+                aeth,
+            } => {
+                let number = position.wrapping_add(index);
+                packet = new(match Place::of(number, packets) {
+                    Place::First => Opcode::RcReadResponseFirst,
+                    Place::Middle => Opcode::RcReadResponseMiddle,
+                    Place::Last => Opcode::RcReadResponseLast,
+                    Place::Only => Opcode::RcReadResponseOnly,
+                });
+                packet.payload_len = self.share(length, number);
+                packet.aeth = Some(aeth);
+            }
+            Form::Acknowledge { aeth } => {
+                packet = new(Opcode::RcAcknowledge);
+                packet.aeth = Some(aeth);
+            }
+            Form::Datagram {
+                qkey,
+                src_qp,
+                imm,
+                length,
+                solicited,
+            } => {
+                packet = new(match imm {
+                    Some(_) => Opcode::UdSendOnlyImm,
+                    None => Opcode::UdSendOnly,
+                });
+                packet.deth = Some(Deth { qkey, src_qp });
+                packet.imm = imm;
+                packet.payload_len = length;
+                packet.bth.solicited = solicited;
+            }
+        }
+        packet.bth.pad = pad(packet.payload_len);
+        packet
+    }
+
+    /// Payload bytes of packet `number` of a message of `length` bytes.
+    #[inline]
+    fn share(&self, length: u32, number: u32) -> u32 {
+        length
+            .saturating_sub(number << self.mtu.shift())
+            .min(self.mtu.bytes())
+    }
+}
+
+/// Place of a packet in its message.
+#[derive(Clone, Copy)]
+enum Place {
+    First,
+    Middle,
+    Last,
+    Only,
+}
+
+impl Place {
+    #[inline]
+    const fn of(number: u32, packets: u32) -> Self {
+        match (number == 0, number.wrapping_add(1) >= packets) {
+            (true, true) => Self::Only,
+            (true, false) => Self::First,
+            (false, false) => Self::Middle,
+            (false, true) => Self::Last,
+        }
+    }
+
+    #[inline]
+    const fn ends(self) -> bool {
+        match self {
+            Self::First | Self::Middle => false,
+            Self::Last | Self::Only => true,
+        }
+    }
+}
+
+//= IBA 9.2.3
+/// Zero bytes after a payload of `length` bytes.
+#[inline]
+fn pad(length: u32) -> u8 {
+    match length & 3 {
+        1 => 3,
+        2 => 2,
+        3 => 1,
+        _ => 0,
+    }
+}
+
+/// The opcode of a SEND or WRITE packet. Other operations are never split into messages; they
+/// read as SEND.
+#[inline]
+const fn request_opcode(op: SendOp, place: Place) -> Opcode {
+    match op {
+        SendOp::Write { .. } => match place {
+            Place::First => Opcode::RcWriteFirst,
+            Place::Middle => Opcode::RcWriteMiddle,
+            Place::Last => Opcode::RcWriteLast,
+            Place::Only => Opcode::RcWriteOnly,
+        },
+        SendOp::WriteImm { .. } => match place {
+            Place::First => Opcode::RcWriteFirst,
+            Place::Middle => Opcode::RcWriteMiddle,
+            Place::Last => Opcode::RcWriteLastImm,
+            Place::Only => Opcode::RcWriteOnlyImm,
+        },
+        SendOp::SendImm(_) => match place {
+            Place::First => Opcode::RcSendFirst,
+            Place::Middle => Opcode::RcSendMiddle,
+            Place::Last => Opcode::RcSendLastImm,
+            Place::Only => Opcode::RcSendOnlyImm,
+        },
+        SendOp::SendInv(_) => match place {
+            Place::First => Opcode::RcSendFirst,
+            Place::Middle => Opcode::RcSendMiddle,
+            Place::Last => Opcode::RcSendLastInv,
+            Place::Only => Opcode::RcSendOnlyInv,
+        },
+        SendOp::Send | SendOp::Read { .. } | SendOp::Datagram { .. } | SendOp::Invalid(_) => {
+            match place {
+                Place::First => Opcode::RcSendFirst,
+                Place::Middle => Opcode::RcSendMiddle,
+                Place::Last => Opcode::RcSendLast,
+                Place::Only => Opcode::RcSendOnly,
+            }
+        }
+    }
 }

@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The responder.
+
+pub mod read;
