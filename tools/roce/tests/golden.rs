@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Packets captured from the in-kernel rxe, with what tshark says of them: see tools/capture.
+
+use roce::wire::{
+    icrc::{
+        self,
+        SoftCrc32, //
+    },
+    Bth,
+    Packet, //
+};
+use std::collections::BTreeSet;
+
+const ETHERNET: usize = 14;
+const UDP: usize = 8;
+
+/// One captured packet.
+struct Captured {
+    ip: Vec<u8>,
+    udp: [u8; UDP],
+    payload: Vec<u8>,
+    /// What tshark printed, a column for each line of tools/capture/fields.
+    fields: Vec<&'static str>,
+}
+
+impl Captured {
+    /// The ICRC over the headers as they are, and `rest` after the BTH.
+    fn icrc(&self, rest: &[u8]) -> [u8; 4] {
+        let bth = self.payload[..Bth::LEN].try_into().unwrap();
+        let state = match self.ip.len() {
+            20 => icrc::header_v4::<SoftCrc32>(self.ip[..].try_into().unwrap(), &self.udp, bth),
+            40 => icrc::header_v6::<SoftCrc32>(self.ip[..].try_into().unwrap(), &self.udp, bth),
+            other => panic!("IP header of {other} bytes"),
+        };
+        icrc::finish(<SoftCrc32 as icrc::Crc32>::update(state, rest))
+    }
+
+    /// Column `index`, as a number; `None` if tshark printed nothing.
+    fn number(&self, index: usize) -> Option<u64> {
+        // Some fields are printed twice, with a comma.
+        let text = self.fields[index].split(',').next().unwrap();
+        match text {
+            "" => None,
+            "False" => Some(0),
+            "True" => Some(1),
+            _ => Some(match text.strip_prefix("0x") {
+                Some(hex) => u64::from_str_radix(hex, 16).unwrap(),
+                None => text.parse().unwrap(),
+            }),
+        }
+    }
+}
+
+/// Reads a capture in the classic pcap format, little endian, Ethernet.
+fn captures(pcap: &'static [u8], tsv: &'static str) -> Vec<Captured> {
+    assert_eq!(pcap[..4], 0xa1b2_c3d4u32.to_le_bytes());
+    let mut rest = &pcap[24..];
+    let mut lines = tsv.lines();
+    let mut packets = Vec::new();
+    while !rest.is_empty() {
+        let length = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
+        let frame = &rest[16..16 + length];
+        rest = &rest[16 + length..];
+
+        let ip = match frame[12..ETHERNET] {
+            [0x08, 0x00] => &frame[ETHERNET..ETHERNET + 20],
+            [0x86, 0xdd] => &frame[ETHERNET..ETHERNET + 40],
+            _ => panic!("not IP"),
+        };
+        let (udp, after) = frame[ETHERNET + ip.len()..].split_at(UDP);
+        // An Ethernet frame may be longer than the packet in it.
+        let length = usize::from(u16::from_be_bytes([udp[4], udp[5]]));
+        packets.push(Captured {
+            ip: ip.to_vec(),
+            udp: udp.try_into().unwrap(),
+            payload: after[..length - UDP].to_vec(),
+            fields: lines.next().unwrap().split('\t').collect(),
+        });
+    }
+    assert_eq!(lines.next(), None);
+    packets
+}
+
+fn all() -> Vec<Captured> {
+    let mut packets = captures(
+        include_bytes!("golden/rxe-ipv4.pcap"),
+        include_str!("golden/rxe-ipv4.tsv"),
+    );
+    packets.extend(captures(
+        include_bytes!("golden/rxe-ipv6.pcap"),
+        include_str!("golden/rxe-ipv6.tsv"),
+    ));
+    packets
+}
+
+#[test]
+fn icrc_is_that_of_rxe() {
+    for packet in all() {
+        let (covered, icrc) = packet.payload.split_last_chunk::<4>().unwrap();
+        assert_eq!(packet.icrc(&covered[Bth::LEN..]), *icrc);
+    }
+}
+
+#[test]
+fn icrc_ignores_what_routers_change_and_nothing_else() {
+    for mut packet in all().into_iter().step_by(7) {
+        let end = packet.payload.len() - 4;
+        let icrc: [u8; 4] = packet.payload[end..].try_into().unwrap();
+        let rest = packet.payload[Bth::LEN..end].to_vec();
+        let masked: &[usize] = match packet.ip.len() {
+            20 => &[1, 8, 10, 11],
+            _ => &[1, 2, 3, 7],
+        };
+        for i in 0..packet.ip.len() {
+            packet.ip[i] ^= 0x80;
+            assert_eq!(packet.icrc(&rest) == icrc, masked.contains(&i), "ip {i}");
+            packet.ip[i] ^= 0x80;
+        }
+        for i in 0..UDP {
+            packet.udp[i] ^= 0x80;
+            assert_eq!(packet.icrc(&rest) == icrc, i >= 6, "udp {i}");
+            packet.udp[i] ^= 0x80;
+        }
+        for i in 0..Bth::LEN {
+            packet.payload[i] ^= 0x80;
+            assert_eq!(packet.icrc(&rest) == icrc, i == 4, "bth {i}");
+            packet.payload[i] ^= 0x80;
+        }
+        for i in 0..rest.len() {
+            let mut rest = rest.clone();
+            rest[i] ^= 1;
+            assert_ne!(packet.icrc(&rest), icrc, "payload {i}");
+        }
+    }
+}
+
+#[test]
+fn every_packet_is_parsed_and_emitted_as_it_was() {
+    for captured in all() {
+        let bytes = &captured.payload;
+        let packet = Packet::parse(bytes, bytes.len()).unwrap();
+        let mut emitted = [0; 64];
+        let length = packet.emit(&mut emitted);
+        assert_eq!(length, packet.payload_offset as usize);
+        assert_eq!(emitted[..length], bytes[..length], "{packet}");
+        assert_eq!(
+            length + packet.payload_len as usize + usize::from(packet.bth.pad) + 4,
+            bytes.len(),
+            "{packet}"
+        );
+        // The headers alone are enough, one byte less is not.
+        assert_eq!(Packet::parse(&bytes[..length], bytes.len()), Ok(packet));
+        assert!(Packet::parse(&bytes[..length - 1], bytes.len()).is_err());
+    }
+}
+
+#[test]
+fn tshark_agrees() {
+    for captured in all() {
+        let packet = Packet::parse(&captured.payload, captured.payload.len()).unwrap();
+        let bth = packet.bth;
+        let reth = packet.reth;
+        let atomic = packet.atomic;
+        let va = reth.map(|r| r.va).or(atomic.map(|a| a.va));
+        let rkey = reth.map(|r| r.rkey).or(atomic.map(|a| a.rkey));
+        let ours = [
+            Some(u64::from(bth.opcode.to_u8())),
+            Some(u64::from(bth.solicited)),
+            Some(u64::from(bth.migreq)),
+            Some(u64::from(bth.pad)),
+            Some(u64::from(bth.pkey.0)),
+            Some(u64::from(bth.dest_qp.get())),
+            Some(u64::from(bth.ack_req)),
+            Some(u64::from(bth.psn.get())),
+            packet.deth.map(|d| u64::from(d.qkey.0)),
+            packet.deth.map(|d| u64::from(d.src_qp.get())),
+            va,
+            rkey.map(|r| u64::from(r.0)),
+            reth.map(|r| u64::from(r.length)),
+            atomic.map(|a| a.swap_add),
+            atomic.map(|a| a.compare),
+            packet.aeth.map(|a| u64::from(a.syndrome.to_u8())),
+            packet.aeth.map(|a| u64::from(a.msn.get())),
+            packet.atomic_ack,
+        ];
+        for (index, value) in ours.into_iter().enumerate() {
+            assert_eq!(captured.number(index), value, "column {index} of {packet}");
+        }
+        let imm = packet
+            .imm
+            .map(|imm| imm.map(|b| format!("{b:02x}")).concat());
+        let theirs = captured.fields[18].split(',').next();
+        assert_eq!(theirs, Some(imm.unwrap_or_default().as_str()), "{packet}");
+    }
+}
+
+#[test]
+fn the_captures_hold_every_opcode_and_every_padding() {
+    for (name, packets) in [
+        (
+            "IPv4",
+            captures(
+                include_bytes!("golden/rxe-ipv4.pcap"),
+                include_str!("golden/rxe-ipv4.tsv"),
+            ),
+        ),
+        (
+            "IPv6",
+            captures(
+                include_bytes!("golden/rxe-ipv6.pcap"),
+                include_str!("golden/rxe-ipv6.tsv"),
+            ),
+        ),
+    ] {
+        let seen: BTreeSet<(u8, u8)> = packets
+            .iter()
+            .map(|p| Packet::parse(&p.payload, p.payload.len()).unwrap().bth)
+            .map(|bth| (bth.opcode.to_u8(), bth.pad))
+            .collect();
+        for opcode in (0..=255).filter_map(roce::wire::Opcode::from_u8) {
+            use roce::wire::Opcode::{
+                Cnp,
+                RcSendLastInv,
+                RcSendOnlyInv, //
+            };
+            let pads = match opcode {
+                // rxe sends no CNP, and an invalidation ends the connection.
+                Cnp => continue,
+                RcSendLastInv => 0..=0,
+                RcSendOnlyInv => 2..=2,
+                _ if opcode.has_payload() && opcode.ends_message() => 0..=3,
+                _ => 0..=0,
+            };
+            for pad in pads {
+                assert!(
+                    seen.contains(&(opcode.to_u8(), pad)),
+                    "{name}: no {opcode} with pad {pad}"
+                );
+            }
+        }
+    }
+}
