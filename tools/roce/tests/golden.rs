@@ -4,6 +4,7 @@
 use roce::wire::{
     icrc::{
         self,
+        Flow,
         SoftCrc32, //
     },
     Bth,
@@ -98,6 +99,36 @@ fn icrc_is_that_of_rxe() {
     for packet in all() {
         let (covered, icrc) = packet.payload.split_last_chunk::<4>().unwrap();
         assert_eq!(packet.icrc(&covered[Bth::LEN..]), *icrc);
+    }
+}
+
+#[test]
+fn a_flow_has_the_state_of_each_of_its_packets() {
+    for mut packet in all() {
+        let udp_len = u16::from_be_bytes([packet.udp[4], packet.udp[5]]);
+        let flow = |packet: &Captured| match packet.ip.len() {
+            20 => Flow::v4::<SoftCrc32>(packet.ip[..].try_into().unwrap(), &packet.udp),
+            _ => Flow::v6::<SoftCrc32>(packet.ip[..].try_into().unwrap(), &packet.udp),
+        };
+        let of_this = flow(&packet);
+        for (udp_len, id) in [
+            (udp_len, 0x1234),
+            (20, 0),
+            (0x89ab, 0xcdef),
+            (65535 - 20, 1),
+        ] {
+            packet.udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
+            let state = if packet.ip.len() == 20 {
+                packet.ip[2..4].copy_from_slice(&(udp_len + 20).to_be_bytes());
+                packet.ip[4..6].copy_from_slice(&u16::to_be_bytes(id));
+                icrc::pseudo_v4::<SoftCrc32>(packet.ip[..].try_into().unwrap(), &packet.udp)
+            } else {
+                packet.ip[4..6].copy_from_slice(&udp_len.to_be_bytes());
+                icrc::pseudo_v6::<SoftCrc32>(packet.ip[..].try_into().unwrap(), &packet.udp)
+            };
+            assert_eq!(of_this.packet(udp_len, id), state);
+            assert_eq!(flow(&packet), of_this);
+        }
     }
 }
 

@@ -11,8 +11,13 @@
 //! header of an InfiniBand fabric. The polynomial is that of Ethernet, and the bytes go out in the
 //! order of an Ethernet frame check sequence.
 //!
-//! A caller computes `header_v4` or `header_v6`, updates the state with everything after the BTH,
-//! and ends with [`finish`].
+//! A caller computes [`header_v4`] or [`header_v6`], updates the state with everything after the BTH,
+//! and ends with [`finish`]. Who sends many packets of one flow keeps a [`Flow`] instead, and starts
+//! each packet with `C::update(flow.packet(udp_len, id), &mask_bth(bth))`.
+
+mod flow;
+
+pub use flow::Flow;
 
 /// A CRC with polynomial 0xEDB88320 (reflected), without inversion: the kernel's `crc32_le`.
 pub trait Crc32 {
@@ -37,8 +42,7 @@ pub fn header_v6<C: Crc32>(ip: &[u8; 40], udp: &[u8; 8], bth: &[u8; 12]) -> u32 
 
 /// The state after the masked IPv4 and UDP headers.
 ///
-/// Of one flow it is the same for all packets of one length and one IPv4 identification (always 0
-/// where the stack sends DF datagrams without one), and can be kept.
+/// Of one flow it is the same for all packets of one length and one IPv4 identification.
 #[inline]
 pub fn pseudo_v4<C: Crc32>(ip: &[u8; 20], udp: &[u8; 8]) -> u32 {
     let &[v, _, l0, l1, i0, i1, f0, f1, _, p, _, _, a, b, c, d, e, g, h, i] = ip;
@@ -54,7 +58,7 @@ pub fn pseudo_v4<C: Crc32>(ip: &[u8; 20], udp: &[u8; 8]) -> u32 {
 
 /// The state after the masked IPv6 and UDP headers.
 ///
-/// Of one flow it is the same for all packets of one length, and can be kept.
+/// Of one flow it is the same for all packets of one length.
 #[inline]
 pub fn pseudo_v6<C: Crc32>(ip: &[u8; 40], udp: &[u8; 8]) -> u32 {
     let &[v, _, _, _, l0, l1, n, _, ..] = ip;

@@ -102,6 +102,8 @@ const AETH: u16 = 1 << 7;
 const ATOMIC_ACK: u16 = 1 << 8;
 const IMM: u16 = 1 << 9;
 const IETH: u16 = 1 << 10;
+/// The bits above the flags hold the length of the headers in words of four bytes.
+const HEADER_WORDS_SHIFT: u32 = 11;
 
 impl Opcode {
     /// The opcode with this value, if there is one.
@@ -287,26 +289,26 @@ impl Opcode {
     /// Length of the BTH and the extension headers, in bytes.
     #[inline]
     pub const fn header_len(self) -> usize {
-        let shape = self.shape();
-        // The compiler turns this into a table, as it does `shape`.
-        length_if(shape & DETH, 8)
-            .wrapping_add(length_if(shape & RETH, 16))
-            .wrapping_add(length_if(shape & ATOMIC, 28))
-            .wrapping_add(length_if(shape & AETH, 4))
-            .wrapping_add(length_if(shape & ATOMIC_ACK, 8))
-            .wrapping_add(length_if(shape & IMM, 4))
-            .wrapping_add(length_if(shape & IETH, 4))
-            .wrapping_add(12)
+        ((self.traits() >> HEADER_WORDS_SHIFT) as usize).wrapping_mul(4)
     }
 
     #[inline]
     const fn has(self, flags: u16) -> bool {
-        self.shape() & flags != 0
+        self.traits() & flags != 0
+    }
+
+    /// The flags above, and the header length in words from bit [`HEADER_WORDS_SHIFT`] on.
+    #[inline]
+    const fn traits(self) -> u16 {
+        match TRAITS.split_at_checked(self as usize) {
+            Some((_, &[traits, ..])) => traits,
+            // The table has an entry for each byte.
+            Some((_, &[])) | None => 0,
+        }
     }
 
     //= IBA 9.2.1
-    /// The place in the message and the extension headers.
-    #[inline]
+    /// The place in the message and the extension headers: the source of [`TRAITS`].
     const fn shape(self) -> u16 {
         match self {
             Self::RcSendFirst | Self::UcSendFirst => START | PAYLOAD,
@@ -339,11 +341,36 @@ impl Opcode {
     }
 }
 
-/// `length` if any of `flags` is set, else 0.
-#[inline]
-const fn length_if(flags: u16, length: usize) -> usize {
+/// [`Opcode::traits`] by opcode: one load for all that is asked of a packet.
+const TRAITS: [u16; 256] = traits();
+
+const fn traits() -> [u16; 256] {
+    let mut table = [0; 256];
+    let mut rest: &mut [u16] = &mut table;
+    let mut value = 0u8;
+    while let Some((entry, after)) = rest.split_first_mut() {
+        if let Some(opcode) = Opcode::from_u8(value) {
+            let shape = opcode.shape();
+            let words = 3u16
+                .wrapping_add(words_if(shape & DETH, 2))
+                .wrapping_add(words_if(shape & RETH, 4))
+                .wrapping_add(words_if(shape & ATOMIC, 7))
+                .wrapping_add(words_if(shape & AETH, 1))
+                .wrapping_add(words_if(shape & ATOMIC_ACK, 2))
+                .wrapping_add(words_if(shape & IMM, 1))
+                .wrapping_add(words_if(shape & IETH, 1));
+            *entry = shape | words << HEADER_WORDS_SHIFT;
+        }
+        value = value.wrapping_add(1);
+        rest = after;
+    }
+    table
+}
+
+/// `words` if any of `flags` is set, else 0.
+const fn words_if(flags: u16, words: u16) -> u16 {
     if flags != 0 {
-        length
+        words
     } else {
         0
     }
