@@ -20,24 +20,41 @@
 //! [`QpState::Err`] and [`QpState::Sqe`] it also calls [`Qp::flush`].
 
 pub mod attr;
+mod pause;
 pub mod state;
+#[cfg(test)]
+mod tests;
 
 use crate::{
     env::{
+        Counter,
+        CqOverflow,
         Env,
-        MemoryError, //
+        MemoryError,
+        QpEvent, //
     },
-    run::Run,
+    requester::Requester,
+    responder::Responder,
+    run::{
+        Role,
+        Run, //
+    },
     types::{
         Instant,
         Mtu,
+        PKey,
+        Psn,
         Qpn, //
     },
-    wire::Packet,
+    wire::{
+        Packet,
+        Transport, //
+    },
     wqe::SendWqe, //
 };
 use attr::QpAttr;
 use core::ops::DerefMut;
+use pause::Pause;
 use state::{
     AttrMask,
     QpKind,
@@ -70,14 +87,75 @@ pub enum PostError {
     Full,
 }
 
+/// Why a QP leaves its state by itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Failure {
+    /// Into ERR; a completion has told.
+    Completed,
+    /// Into ERR, with this event.
+    Event(QpEvent),
+    /// Into SQE; a completion has told.
+    SendQueue,
+}
+
+impl From<CqOverflow> for Failure {
+    fn from(_: CqOverflow) -> Self {
+        Self::Event(QpEvent::Fatal)
+    }
+}
+
+/// What the halves of a QP need to know of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub(crate) kind: QpKind,
+    pub(crate) qpn: Qpn,
+    pub(crate) attr: &'a QpAttr,
+    pub(crate) epoch: u32,
+}
+
+impl Context<'_> {
+    /// QP of the connected peer.
+    #[inline]
+    pub(crate) fn dest_qp(&self) -> Qpn {
+        Qpn::new(self.attr.dest_qpn)
+    }
+
+    /// Whether no new send WQE may be started.
+    #[inline]
+    pub(crate) fn is_draining(&self) -> bool {
+        self.attr.state == QpState::Sqd
+    }
+}
+
 /// A queue pair. `S` holds the send WQEs that are posted and not retired, `R` the READs of the
 /// peer.
 pub struct Qp<S, R> {
     kind: QpKind,
     qpn: Qpn,
     attr: QpAttr,
-    slots: S,
-    reads: R,
+    /// Changes whenever runs that were handed out lose their meaning.
+    epoch: u32,
+    requester: Requester<S>,
+    responder: Responder<R>,
+    pause: Pause,
+    /// The next run is the requester's if it has one: the responder had the last one.
+    requester_turn: bool,
+    /// The event that communication is established is out.
+    established: bool,
+    /// An event is wanted when the send queue is drained.
+    notify_drained: bool,
+}
+
+/// Borrows the context beside the halves.
+macro_rules! context {
+    ($qp:ident) => {
+        Context {
+            kind: $qp.kind,
+            qpn: $qp.qpn,
+            attr: &$qp.attr,
+            epoch: $qp.epoch,
+        }
+    };
 }
 
 impl<S, R> Qp<S, R>
@@ -91,9 +169,14 @@ where
         Self {
             kind,
             qpn,
-            attr: QpAttr::new(),
-            slots,
-            reads,
+            attr: initial_attr(kind, Mtu::M4096),
+            epoch: 0,
+            requester: Requester::new(slots),
+            responder: Responder::new(reads),
+            pause: Pause::default(),
+            requester_turn: false,
+            established: false,
+            notify_drained: false,
         }
     }
 
@@ -123,7 +206,7 @@ where
 
     /// Whether the QP is in SQD and WQEs that were started are not yet complete.
     pub fn is_draining(&self) -> bool {
-        false
+        self.attr.state == QpState::Sqd && !self.requester.is_drained()
     }
 
     /// Sets the most payload of a datagram: the MTU of the port. Connected QPs have their own.
@@ -136,7 +219,7 @@ where
     /// Replaces the storage for READs of the peer, before `max_dest_rd_atomic` is set. Returns the
     /// old one, to be freed when no lock is held. Pending READs are forgotten: the peer asks again.
     pub fn set_read_slots(&mut self, reads: R) -> R {
-        core::mem::replace(&mut self.reads, reads)
+        self.responder.set_read_slots(reads)
     }
 
     /// Changes state and attributes, or nothing.
@@ -155,15 +238,118 @@ where
         mask: AttrMask,
         env: &mut E,
     ) -> Result<(), AttrError> {
-        let _ = (now, attr, mask, env);
-        Err(AttrError::Transition)
+        let _ = now;
+        let from = self.attr.state;
+        let to = if mask.contains(AttrMask::STATE) {
+            attr.state
+        } else {
+            from
+        };
+        if mask.contains(AttrMask::CUR_STATE) && attr.cur_state != from {
+            return Err(AttrError::CurrentState);
+        }
+        let rule = state::transition(self.kind, from, to).ok_or(AttrError::Transition)?;
+        let given = mask.without(AttrMask::STATE);
+        let missing = rule.required.without(given);
+        if !missing.is_empty() {
+            return Err(AttrError::Missing(missing));
+        }
+        let extra = given.without(rule.required | rule.allowed);
+        if !extra.is_empty() {
+            return Err(AttrError::NotAllowed(extra));
+        }
+        let bad = attr.out_of_range(given, self.responder.read_slots());
+        if !bad.is_empty() {
+            return Err(AttrError::Range(bad));
+        }
+        self.attr.merge(attr, given);
+        self.enter(from, to, given, env);
+        Ok(())
+    }
+
+    /// Goes from one state to another at the consumer's wish.
+    fn enter<E: Env + ?Sized>(&mut self, from: QpState, to: QpState, given: AttrMask, env: &mut E) {
+        self.attr.state = to;
+        match to {
+            QpState::Reset => {
+                self.attr = initial_attr(self.kind, self.attr.path_mtu);
+                self.epoch = self.epoch.wrapping_add(1);
+                self.requester.reset();
+                self.responder.start(Psn::default());
+                self.responder.receive = None;
+                self.pause = Pause::default();
+                self.requester_turn = false;
+                self.established = false;
+                self.notify_drained = false;
+            }
+            QpState::Init | QpState::Sqe => {}
+            QpState::Rtr => self.responder.start(Psn::new(self.attr.rq_psn)),
+            QpState::Rts => {
+                self.notify_drained = false;
+                if from == QpState::Rtr {
+                    self.requester.start(Psn::new(self.attr.sq_psn));
+                    self.requester.retry.refill(&self.attr);
+                }
+            }
+            QpState::Sqd => {
+                if from != to {
+                    self.notify_drained = given.contains(AttrMask::EN_SQD_ASYNC_NOTIFY)
+                        && self.attr.en_sqd_async_notify;
+                }
+                self.report_drained(env);
+            }
+            QpState::Err => {
+                self.epoch = self.epoch.wrapping_add(1);
+                self.requester.stop();
+                self.responder.stop();
+            }
+        }
+    }
+
+    /// Leaves the state because of a failure.
+    fn fail<E: Env + ?Sized>(&mut self, failure: Failure, env: &mut E) {
+        let event = match failure {
+            Failure::SendQueue => {
+                self.attr.state = QpState::Sqe;
+                return;
+            }
+            Failure::Completed => None,
+            Failure::Event(event) => Some(event),
+        };
+        self.attr.state = QpState::Err;
+        self.epoch = self.epoch.wrapping_add(1);
+        self.requester.stop();
+        if !self.responder.parting {
+            self.responder.stop();
+        }
+        if let Some(event) = event {
+            env.event(event);
+        }
+    }
+
+    fn settle<E: Env + ?Sized>(&mut self, result: Result<(), Failure>, env: &mut E) {
+        if let Err(failure) = result {
+            self.fail(failure, env);
+        }
+        if self.notify_drained {
+            self.report_drained(env);
+        }
+    }
+
+    //= IBA 10.3.1.5
+    fn report_drained<E: Env + ?Sized>(&mut self, env: &mut E) {
+        let drained = self.attr.state == QpState::Sqd && self.requester.is_drained();
+        if self.notify_drained && drained {
+            self.notify_drained = false;
+            env.event(QpEvent::SqDrained);
+        }
     }
 
     /// The slot that the next [`Self::post`] takes, `None` if all are in flight. The driver puts
     /// what it keeps of a WQE (gather list, inline data, address) under this number first.
     #[inline]
     pub fn next_slot(&self) -> Option<u32> {
-        None
+        self.requester.next_slot()
     }
 
     /// Takes a send WQE and returns its slot, the one that [`Self::next_slot`] named.
@@ -171,36 +357,125 @@ where
     /// # Errors
     ///
     /// [`PostError::State`] or [`PostError::Full`].
+    #[inline]
     pub fn post(&mut self, wqe: SendWqe) -> Result<u32, PostError> {
-        let _ = wqe;
-        Err(PostError::State)
+        if !self.attr.state.may_post_send() {
+            return Err(PostError::State);
+        }
+        self.requester.post(wqe).ok_or(PostError::Full)
     }
 
     /// The send WQEs retired since RESET, modulo 2^32: complete, with or without a CQE.
     #[inline]
     pub fn retired(&self) -> u32 {
-        0
+        self.requester.head
     }
 
     /// Handles a packet that came in for this QP and passed the ICRC check.
     ///
     /// `env` reaches its payload. ACKs are coalesced: they come out of the next
     /// [`Self::poll_transmit`].
+    #[inline]
     pub fn handle_packet<E: Env + ?Sized>(&mut self, now: Instant, packet: &Packet, env: &mut E) {
-        let _ = (now, packet, env);
+        if let Some(reason) = self.refusal(packet) {
+            env.count(reason);
+            return;
+        }
+        let ctx = context!(self);
+        let result = if packet.bth.opcode.is_response() {
+            self.requester.response(now, packet, &ctx, env)
+        } else {
+            if self.attr.state == QpState::Rtr && !self.established {
+                self.established = true;
+                env.event(QpEvent::CommEst);
+            }
+            match self.kind {
+                QpKind::Rc => self.responder.request(packet, &ctx, env),
+                QpKind::Ud | QpKind::Gsi => self.responder.datagram(packet, &ctx, env),
+            }
+        };
+        self.settle(result, env);
+    }
+
+    /// Why a packet is none for this QP now.
+    #[inline]
+    fn refusal(&self, packet: &Packet) -> Option<Counter> {
+        let transport = match self.kind {
+            QpKind::Rc => Transport::Rc,
+            QpKind::Ud | QpKind::Gsi => Transport::Ud,
+        };
+        let opcode = packet.bth.opcode;
+        let takes = if opcode.is_response() {
+            self.attr.state.sends()
+        } else {
+            self.attr.state.receives()
+        };
+        //= IBA 9.6.1
+        if opcode.transport() != transport {
+            Some(Counter::DropTransport)
+        } else if !takes {
+            Some(Counter::DropState)
+        } else if !PKey::DEFAULT.matches(packet.bth.pkey) {
+            Some(Counter::DropPKey)
+        } else {
+            None
+        }
     }
 
     /// The next packets to send, at most `max_packets` of them, or `None` if there are none now.
     ///
     /// Runs are to be sent in the order in which they were handed out.
+    #[inline]
     pub fn poll_transmit<E: Env + ?Sized>(
         &mut self,
         now: Instant,
         max_packets: u32,
         env: &mut E,
     ) -> Option<Run> {
-        let _ = (now, max_packets, env);
-        None
+        if self.pause.is_on(now) {
+            return None;
+        }
+        let (responds, requests) = match self.attr.state {
+            QpState::Reset | QpState::Init => return None,
+            QpState::Rtr | QpState::Sqe => (true, false),
+            QpState::Rts | QpState::Sqd => (true, true),
+            QpState::Err => (self.responder.parting, false),
+        };
+        let mut run = None;
+        if requests && self.requester_turn {
+            run = self.poll_requester(now, max_packets, env);
+        }
+        if run.is_none() && responds {
+            run = self.responder.poll(max_packets, &context!(self));
+        }
+        if run.is_none() && requests && !self.requester_turn {
+            run = self.poll_requester(now, max_packets, env);
+        }
+        if let Some(run) = &run {
+            self.requester_turn = run.role == Role::Responder;
+            self.pause.handed_out();
+        }
+        run
+    }
+
+    #[inline]
+    fn poll_requester<E: Env + ?Sized>(
+        &mut self,
+        now: Instant,
+        max_packets: u32,
+        env: &mut E,
+    ) -> Option<Run> {
+        let ctx = context!(self);
+        let result = match self.kind {
+            QpKind::Rc => self.requester.poll(now, max_packets, &ctx, env),
+            QpKind::Ud | QpKind::Gsi => self.requester.poll_datagram(&ctx, env),
+        };
+        let (run, result) = match result {
+            Ok(run) => (run, Ok(())),
+            Err(failure) => (None, Err(failure)),
+        };
+        self.settle(result, env);
+        run
     }
 
     /// The payload of packet `index` of a run could not be read; the packets before it were sent,
@@ -215,7 +490,18 @@ where
         error: MemoryError,
         env: &mut E,
     ) {
-        let _ = (run, index, error, env);
+        if run.epoch != self.epoch {
+            return;
+        }
+        let ctx = context!(self);
+        let result = match (run.role, self.kind) {
+            (Role::Responder, _) => self.responder.payload_failed(run, index, error, env),
+            (Role::Requester, QpKind::Rc) => self.requester.payload_failed(run, index, env),
+            (Role::Requester, QpKind::Ud | QpKind::Gsi) => {
+                self.requester.datagram_failed(run, &ctx, env)
+            }
+        };
+        self.settle(result, env);
     }
 
     /// The way out was full: packet `index` of a run and those after it were not sent.
@@ -223,17 +509,33 @@ where
     /// They are handed out again after a short pause, which grows while this goes on. It is no
     /// retry.
     pub fn congested(&mut self, now: Instant, run: &Run, index: u32) {
-        let _ = (now, run, index);
+        if run.epoch != self.epoch {
+            return;
+        }
+        let ctx = context!(self);
+        match (run.role, self.kind) {
+            (Role::Responder, _) => self.responder.unsend(run, index, &ctx),
+            (Role::Requester, QpKind::Rc) => {
+                self.requester.unsend(run, index);
+            }
+            (Role::Requester, QpKind::Ud | QpKind::Gsi) => {
+                self.requester.unsend_datagram(run);
+            }
+        }
+        let until = self.pause.start(now, index != 0);
+        self.requester.retry.defer(until, &self.attr);
     }
 
     /// The time of [`Self::poll_timeout`] has come, or may have.
     pub fn handle_timeout<E: Env + ?Sized>(&mut self, now: Instant, env: &mut E) {
-        let _ = (now, env);
+        let result = self.requester.handle_timeout(now, env);
+        self.settle(result, env);
     }
 
     /// When [`Self::handle_timeout`] is to be called, and [`Self::poll_transmit`] after it.
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        None
+        crate::requester::earlier(self.pause.until(), self.requester.retry.deadline())
     }
 
     /// In ERR, completes posted sends and receives with a flush error, in order; in SQE, sends.
@@ -242,7 +544,32 @@ where
     /// At most `max` WQEs a call. Returns whether there may be more. Also to be called when a WQE
     /// was posted in one of these states.
     pub fn flush<E: Env + ?Sized>(&mut self, now: Instant, env: &mut E, max: u32) -> bool {
-        let _ = (now, env, max);
-        false
+        let _ = now;
+        let receives = match self.attr.state {
+            QpState::Err => true,
+            QpState::Sqe => false,
+            QpState::Reset | QpState::Init | QpState::Rtr | QpState::Rts | QpState::Sqd => {
+                return false;
+            }
+        };
+        if self.kind.is_datagram() {
+            // What was handed out is gone.
+            let _ = self.requester.complete_sent(env);
+        }
+        let flushed = self.requester.flush(env, max);
+        if !self.requester.is_empty() {
+            return true;
+        }
+        let left = max.saturating_sub(flushed);
+        receives && self.responder.flush(&context!(self), env, left)
     }
+}
+
+/// The attributes of a new QP. A datagram QP has the MTU of its port.
+fn initial_attr(kind: QpKind, port_mtu: Mtu) -> QpAttr {
+    let mut attr = QpAttr::new();
+    if kind.is_datagram() {
+        attr.path_mtu = port_mtu;
+    }
+    attr
 }

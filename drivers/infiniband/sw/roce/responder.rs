@@ -1,4 +1,649 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The responder.
+//! The responder: executes the requests of the peer and answers them.
+//!
+//! ```text
+//!                PSN against the expected one
+//!        before        |  equal              |  after
+//!   ------------------ | ------------------- | -----------------------
+//!   duplicate:         | in order:           | early: dropped,
+//!    SEND, WRITE: ACK  |  checks, placement  |  one sequence NAK a gap
+//!    READ: again       |     |               |
+//!                      |     v               |
+//!            message:  |  Idle ---first---> Send | Write ---last---> Idle
+//!                      |     |
+//!                      |     +-- no receive WQE: RNR NAK, nothing has changed
+//!                      |     '-- error: NAK, QP goes into ERR
+//! ```
+//!
+//! What is to be said is remembered as at most one [`Answer`] behind the READ replies that are
+//! pending, since an ACK or NAK speaks for everything before it, and a READ response as well:
+//!
+//! ```text
+//!   poll:  READ replies in order, then the answer
+//! ```
 
 pub mod read;
+mod reply;
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    cqe::{
+        RecvCqe,
+        RecvData,
+        WcStatus, //
+    },
+    env::{
+        Counter,
+        Env,
+        MemoryError,
+        QpEvent,
+        Receive,
+        RemoteAccess, //
+    },
+    qp::{
+        Context,
+        Failure, //
+    },
+    requester::MAX_MESSAGE,
+    types::{
+        Msn,
+        Psn,
+        RKey, //
+    },
+    wire::{
+        NakCode,
+        Operation,
+        Packet,
+        Reth, //
+    },
+    wqe::RecvWqe,
+};
+use core::ops::DerefMut;
+use read::{
+    ReadQueue,
+    ReadSlot,
+    Reply, //
+};
+
+/// The message that is being received.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Message {
+    /// None.
+    Idle,
+    /// A SEND into the current receive WQE.
+    Send {
+        /// Bytes placed.
+        length: u32,
+    },
+    /// An RDMA WRITE.
+    Write {
+        rkey: RKey,
+        /// Where the next byte goes.
+        va: u64,
+        /// Bytes to come.
+        left: u32,
+        /// Bytes of the message.
+        total: u32,
+    },
+}
+
+/// What is to be said when all READ replies are out.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Answer {
+    /// Nothing.
+    None,
+    /// Everything before the expected PSN was executed.
+    Ack,
+    /// The expected PSN is missing, one that is after it has come.
+    Sequence {
+        /// It.
+        ahead: Psn,
+    },
+    /// There is no receive WQE for the expected PSN.
+    NotReady,
+    /// The request with this PSN was refused.
+    Refused { psn: Psn, code: NakCode },
+}
+
+/// Why packets after the expected one are dropped without another word.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Silence {
+    /// They are not.
+    None,
+    /// A sequence NAK was said.
+    Gap {
+        /// The last PSN beyond the gap.
+        ahead: Psn,
+    },
+    /// An RNR NAK was said.
+    NotReady,
+}
+
+/// The receive side of a QP.
+pub(crate) struct Responder<R> {
+    reads: ReadQueue<R>,
+    expected: Psn,
+    msn: Msn,
+    message: Message,
+    /// The current receive WQE: taken and not yet completed.
+    pub(crate) receive: Option<RecvWqe>,
+    answer: Answer,
+    silence: Silence,
+    /// The QP is in ERR because a request was refused, and the peer is still to be told.
+    pub(crate) parting: bool,
+}
+
+impl<R> Responder<R>
+where
+    R: DerefMut<Target = [ReadSlot]>,
+{
+    pub(crate) fn new(reads: R) -> Self {
+        Self {
+            reads: ReadQueue::new(reads),
+            expected: Psn::default(),
+            msn: Msn::default(),
+            message: Message::Idle,
+            receive: None,
+            answer: Answer::None,
+            silence: Silence::None,
+            parting: false,
+        }
+    }
+
+    /// Replaces the READ slots.
+    pub(crate) fn set_read_slots(&mut self, reads: R) -> R {
+        self.reads.replace(reads)
+    }
+
+    /// The most READs of the peer there is room for.
+    pub(crate) fn read_slots(&self) -> usize {
+        self.reads.len()
+    }
+
+    /// Ready to receive, with this PSN first.
+    pub(crate) fn start(&mut self, psn: Psn) {
+        self.stop();
+        self.expected = psn;
+        self.msn = Msn::default();
+    }
+
+    /// Has nothing more to say.
+    pub(crate) fn stop(&mut self) {
+        self.reads.clear();
+        self.message = Message::Idle;
+        self.answer = Answer::None;
+        self.silence = Silence::None;
+        self.parting = false;
+    }
+
+    /// Handles a request packet.
+    #[inline]
+    pub(crate) fn request<E: Env + ?Sized>(
+        &mut self,
+        packet: &Packet,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        let psn = packet.bth.psn;
+        //= IBA 9.7.4.1.1
+        if psn != self.expected {
+            if psn.is_before(self.expected) {
+                self.duplicate(packet, ctx, env);
+            } else {
+                self.early(psn, env);
+            }
+            return Ok(());
+        }
+        match packet.bth.opcode.operation() {
+            Operation::Send => self.send(packet, ctx, env),
+            Operation::Write => self.write(packet, ctx, env),
+            Operation::ReadRequest => self.read_request(packet, ctx, env),
+            Operation::CompareSwap
+            | Operation::FetchAdd
+            | Operation::ReadResponse
+            | Operation::Acknowledge
+            | Operation::AtomicAcknowledge
+            | Operation::Cnp => Err(self.refuse(NakCode::InvalidRequest, ctx, env)),
+        }
+    }
+
+    /// A packet from beyond a gap.
+    ///
+    /// One NAK is said for each gap. The PSNs of what was under way rise; if they fall, the peer
+    /// has gone back, and the same packet was lost again.
+    fn early<E: Env + ?Sized>(&mut self, psn: Psn, env: &mut E) {
+        env.count(Counter::OutOfSequence);
+        let speak = match self.silence {
+            Silence::None => true,
+            Silence::Gap { ahead } => psn.is_before(ahead),
+            Silence::NotReady => {
+                env.count(Counter::DropSequence);
+                return;
+            }
+        };
+        self.silence = Silence::Gap { ahead: psn };
+        if speak {
+            self.answer = Answer::Sequence { ahead: psn };
+        } else {
+            env.count(Counter::DropSequence);
+        }
+    }
+
+    /// A packet that was executed before.
+    fn duplicate<E: Env + ?Sized>(&mut self, packet: &Packet, ctx: &Context<'_>, env: &mut E) {
+        env.count(Counter::DuplicateRequest);
+        match packet.bth.opcode.operation() {
+            Operation::Send | Operation::Write => {
+                if self.answer == Answer::None {
+                    self.answer = Answer::Ack;
+                }
+            }
+            Operation::ReadRequest => self.read_again(packet, ctx, env),
+            Operation::CompareSwap
+            | Operation::FetchAdd
+            | Operation::ReadResponse
+            | Operation::Acknowledge
+            | Operation::AtomicAcknowledge
+            | Operation::Cnp => env.count(Counter::DropSequence),
+        }
+    }
+
+    /// A repeated READ request.
+    fn read_again<E: Env + ?Sized>(&mut self, packet: &Packet, ctx: &Context<'_>, env: &mut E) {
+        let psn = packet.bth.psn;
+        let Some(reth) = packet.reth.filter(|reth| reth.length <= MAX_MESSAGE) else {
+            env.count(Counter::DropSequence);
+            return;
+        };
+        let packets = ctx.attr.path_mtu.packets(reth.length);
+        let Some(age) = self.reads.find_repeated(psn, packets) else {
+            env.count(Counter::DropSequence);
+            return;
+        };
+        let checked = match ctx.attr.access.remote_read {
+            true => check(&reth, RemoteAccess::Read, env),
+            false => Err(NakCode::InvalidRequest),
+        };
+        match checked {
+            Ok(()) => self
+                .reads
+                .repeat(age, self.reply_to(psn, packets, &reth, true)),
+            // It was good once. If the peer still waits for it, it learns of this; if this is a
+            // ghost, nothing happens.
+            Err(code) => match self.answer {
+                Answer::None | Answer::Ack => self.answer = Answer::Refused { psn, code },
+                Answer::Sequence { .. } | Answer::NotReady | Answer::Refused { .. } => {}
+            },
+        }
+    }
+
+    /// A SEND packet in order.
+    #[inline]
+    fn send<E: Env + ?Sized>(
+        &mut self,
+        packet: &Packet,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        let opcode = packet.bth.opcode;
+        let placed = match (self.message, opcode.starts_message()) {
+            (Message::Idle, true) => 0,
+            (Message::Send { length }, false) => length,
+            (Message::Idle, false) | (Message::Send { .. }, true) | (Message::Write { .. }, _) => {
+                return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+            }
+        };
+        if !has_right_length(packet, ctx) {
+            return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+        }
+        let receive = match self.receive {
+            Some(receive) => receive,
+            None => match env.take_receive() {
+                Receive::Wqe(receive) => receive,
+                Receive::Empty => return Ok(self.not_ready(env)),
+                Receive::Invalid { wr_id } => return Err(self.bad_receive(wr_id, ctx, env)),
+            },
+        };
+        self.receive = Some(receive);
+
+        let length = placed.wrapping_add(packet.payload_len);
+        if u64::from(length) > receive.length || length > MAX_MESSAGE {
+            return Err(self.fail_receive(WcStatus::LocLenErr, NakCode::InvalidRequest, ctx, env));
+        }
+        if packet.payload_len != 0 {
+            let placement = env.write_receive(u64::from(placed), 0..packet.payload_len);
+            if placement.is_err() {
+                return Err(self.fail_receive(
+                    WcStatus::LocProtErr,
+                    NakCode::RemoteOperational,
+                    ctx,
+                    env,
+                ));
+            }
+        }
+        if opcode.ends_message() {
+            let data = match (packet.imm, packet.ieth) {
+                (Some(imm), _) => RecvData::Imm(imm),
+                (None, Some(rkey)) => {
+                    if env.invalidate(rkey).is_err() {
+                        return Err(self.fail_receive(
+                            WcStatus::MwBindErr,
+                            NakCode::RemoteAccess,
+                            ctx,
+                            env,
+                        ));
+                    }
+                    RecvData::Invalidated(rkey)
+                }
+                (None, None) => RecvData::None,
+            };
+            self.complete(packet, receive, false, length, data, ctx, env)?;
+            env.count(Counter::Receives);
+        } else {
+            self.message = Message::Send { length };
+        }
+        self.accept(packet, 1);
+        Ok(())
+    }
+
+    /// An RDMA WRITE packet in order.
+    #[inline]
+    fn write<E: Env + ?Sized>(
+        &mut self,
+        packet: &Packet,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        let opcode = packet.bth.opcode;
+        let payload = packet.payload_len;
+        let (rkey, va, left, total) = match (self.message, packet.reth) {
+            (Message::Idle, Some(reth)) if opcode.starts_message() => {
+                //= IBA 9.7.4.1.5
+                if !ctx.attr.access.remote_write || reth.length > MAX_MESSAGE {
+                    return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+                }
+                (reth.rkey, reth.va, reth.length, reth.length)
+            }
+            (
+                Message::Write {
+                    rkey,
+                    va,
+                    left,
+                    total,
+                },
+                None,
+            ) => (rkey, va, left, total),
+            (Message::Idle | Message::Send { .. }, _) | (Message::Write { .. }, Some(_)) => {
+                return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+            }
+        };
+        // The last packet brings exactly what is missing, the others bring less.
+        let fits = match opcode.ends_message() {
+            true => payload == left,
+            false => payload < left,
+        };
+        if !fits || !has_right_length(packet, ctx) {
+            return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+        }
+        if let Some(reth) = packet.reth {
+            if let Err(code) = check(&reth, RemoteAccess::Write, env) {
+                return Err(self.refuse(code, ctx, env));
+            }
+        }
+        if packet.imm.is_some() && self.receive.is_none() {
+            match env.take_receive() {
+                Receive::Wqe(receive) => self.receive = Some(receive),
+                Receive::Empty => return Ok(self.not_ready(env)),
+                Receive::Invalid { wr_id } => return Err(self.bad_receive(wr_id, ctx, env)),
+            }
+        }
+        if payload != 0 {
+            if let Err(error) = env.write_remote(rkey, va, 0..payload) {
+                return Err(self.fail_receive(WcStatus::LocAccessErr, nak_code(error), ctx, env));
+            }
+        }
+        if opcode.ends_message() {
+            if let (Some(imm), Some(receive)) = (packet.imm, self.receive) {
+                self.complete(packet, receive, true, total, RecvData::Imm(imm), ctx, env)?;
+            }
+        } else {
+            self.message = Message::Write {
+                rkey,
+                va: va.wrapping_add(u64::from(payload)),
+                left: left.wrapping_sub(payload),
+                total,
+            };
+        }
+        self.accept(packet, 1);
+        Ok(())
+    }
+
+    /// A READ request in order.
+    fn read_request<E: Env + ?Sized>(
+        &mut self,
+        packet: &Packet,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        let reth = match packet.reth {
+            Some(reth)
+                if self.message == Message::Idle
+                    && ctx.attr.access.remote_read
+                    && reth.length <= MAX_MESSAGE =>
+            {
+                reth
+            }
+            Some(_) | None => return Err(self.refuse(NakCode::InvalidRequest, ctx, env)),
+        };
+        if let Err(code) = check(&reth, RemoteAccess::Read, env) {
+            return Err(self.refuse(code, ctx, env));
+        }
+        let packets = ctx.attr.path_mtu.packets(reth.length);
+        let mut reply = self.reply_to(packet.bth.psn, packets, &reth, false);
+        reply.msn = self.msn.next();
+        let limit = usize::from(ctx.attr.max_dest_rd_atomic);
+        if !self.reads.push(reply, limit) {
+            return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+        }
+        self.accept(packet, packets);
+        Ok(())
+    }
+
+    fn reply_to(&self, first: Psn, packets: u32, reth: &Reth, repeated: bool) -> Reply {
+        Reply {
+            first,
+            packets,
+            sent: 0,
+            va: reth.va,
+            rkey: reth.rkey,
+            length: reth.length,
+            msn: self.msn,
+            repeated,
+        }
+    }
+
+    /// The expected packet was executed; it takes `psns` PSNs.
+    #[inline]
+    fn accept(&mut self, packet: &Packet, psns: u32) {
+        self.expected = self.expected.add(psns);
+        self.silence = Silence::None;
+        if packet.bth.opcode.ends_message() {
+            self.message = Message::Idle;
+            self.msn = self.msn.next();
+        }
+        let is_read = packet.bth.opcode.operation() == Operation::ReadRequest;
+        match self.answer {
+            // The response to a READ speaks for what is before it.
+            Answer::None | Answer::Ack | Answer::NotReady if is_read => self.answer = Answer::None,
+            Answer::None if packet.bth.ack_req => self.answer = Answer::Ack,
+            Answer::NotReady => self.answer = Answer::Ack,
+            Answer::None | Answer::Ack | Answer::Sequence { .. } | Answer::Refused { .. } => {}
+        }
+    }
+
+    //= IBA 9.7.5.2.8
+    /// There is no receive WQE for the expected packet.
+    fn not_ready<E: Env + ?Sized>(&mut self, env: &mut E) {
+        env.count(Counter::RnrSent);
+        self.answer = Answer::NotReady;
+        self.silence = Silence::NotReady;
+    }
+
+    /// Refuses the expected packet.
+    fn refuse<E: Env + ?Sized>(
+        &mut self,
+        code: NakCode,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Failure {
+        self.fail_receive(WcStatus::RemInvReqErr, code, ctx, env)
+    }
+
+    /// Refuses the expected packet. A receive WQE that was taken for its message completes with
+    /// this status; without one, an event tells of it.
+    fn fail_receive<E: Env + ?Sized>(
+        &mut self,
+        status: WcStatus,
+        code: NakCode,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Failure {
+        let failure = self.refuse_at(self.expected, code, env);
+        let Some(receive) = self.receive.take() else {
+            return failure;
+        };
+        match env.complete_receive(failed_receive(receive.wr_id, status, ctx)) {
+            Ok(()) => Failure::Completed,
+            Err(overflow) => overflow.into(),
+        }
+    }
+
+    /// Refuses the packet with this PSN.
+    fn refuse_at<E: Env + ?Sized>(&mut self, psn: Psn, code: NakCode, env: &mut E) -> Failure {
+        self.answer = Answer::Refused { psn, code };
+        self.parting = true;
+        self.message = Message::Idle;
+        match code {
+            NakCode::RemoteAccess => {
+                env.count(Counter::AccessViolation);
+                Failure::Event(QpEvent::AccessErr)
+            }
+            NakCode::InvalidRequest | NakCode::InvalidRd | NakCode::PsnSequence => {
+                env.count(Counter::InvalidRequest);
+                Failure::Event(QpEvent::ReqErr)
+            }
+            NakCode::RemoteOperational => Failure::Event(QpEvent::Fatal),
+        }
+    }
+
+    /// Completes the current receive WQE with success.
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "all of a completion's")]
+    fn complete<E: Env + ?Sized>(
+        &mut self,
+        packet: &Packet,
+        receive: RecvWqe,
+        write_imm: bool,
+        byte_len: u32,
+        data: RecvData,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        self.receive = None;
+        let completed = env.complete_receive(RecvCqe {
+            wr_id: receive.wr_id,
+            status: WcStatus::Success,
+            write_imm,
+            byte_len,
+            data,
+            src_qp: ctx.dest_qp(),
+            solicited: packet.bth.solicited,
+        });
+        completed.map_err(|overflow| {
+            self.refuse_at(self.expected, NakCode::RemoteOperational, env);
+            overflow.into()
+        })
+    }
+
+    /// The next receive WQE was malformed.
+    fn bad_receive<E: Env + ?Sized>(
+        &mut self,
+        wr_id: u64,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Failure {
+        // Its length does not matter: it only completes.
+        self.receive = Some(RecvWqe { wr_id, length: 0 });
+        let code = NakCode::RemoteOperational;
+        self.fail_receive(WcStatus::LocQpOpErr, code, ctx, env)
+    }
+
+    /// Completes up to `max` receives with a flush error. Returns whether there may be more.
+    pub(crate) fn flush<E: Env + ?Sized>(
+        &mut self,
+        ctx: &Context<'_>,
+        env: &mut E,
+        max: u32,
+    ) -> bool {
+        for _ in 0..max {
+            let wr_id = match self.receive.take() {
+                Some(receive) => receive.wr_id,
+                None => match env.take_receive() {
+                    Receive::Wqe(receive) => receive.wr_id,
+                    Receive::Invalid { wr_id } => wr_id,
+                    Receive::Empty => return false,
+                },
+            };
+            let _ = env.complete_receive(failed_receive(wr_id, WcStatus::WrFlushErr, ctx));
+        }
+        true
+    }
+}
+
+/// The completion of a receive WQE that failed.
+pub(crate) fn failed_receive(wr_id: u64, status: WcStatus, ctx: &Context<'_>) -> RecvCqe {
+    RecvCqe {
+        wr_id,
+        status,
+        write_imm: false,
+        byte_len: 0,
+        data: RecvData::None,
+        src_qp: ctx.dest_qp(),
+        solicited: true,
+    }
+}
+
+//= IBA 9.7.4.1.6
+/// Whether the payload has a length that the opcode allows.
+#[inline]
+fn has_right_length(packet: &Packet, ctx: &Context<'_>) -> bool {
+    let mtu = ctx.attr.path_mtu.bytes();
+    let length = packet.payload_len;
+    let opcode = packet.bth.opcode;
+    match (opcode.starts_message(), opcode.ends_message()) {
+        (true, true) => length <= mtu,
+        (false, true) => length != 0 && length <= mtu,
+        (true, false) | (false, false) => length == mtu,
+    }
+}
+
+/// Checks the rights of a whole request.
+#[inline]
+fn check<E: Env + ?Sized>(reth: &Reth, access: RemoteAccess, env: &mut E) -> Result<(), NakCode> {
+    //= IBA 9.7.4.1.5
+    // A request for nothing needs no key.
+    if reth.length == 0 {
+        return Ok(());
+    }
+    env.check_remote(reth.rkey, reth.va, reth.length, access)
+        .map_err(nak_code)
+}
+
+#[inline]
+fn nak_code(error: MemoryError) -> NakCode {
+    match error {
+        MemoryError::Access => NakCode::RemoteAccess,
+        MemoryError::Fault => NakCode::RemoteOperational,
+    }
+}

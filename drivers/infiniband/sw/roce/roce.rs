@@ -14,11 +14,16 @@
 #[cfg(test)]
 extern crate std;
 
+mod completer;
 pub mod cqe;
+pub mod datagram;
 pub mod env;
 pub mod qp;
+pub mod requester;
 pub mod responder;
 pub mod run;
+#[cfg(test)]
+mod testing;
 pub mod types;
 pub mod wire;
 pub mod wqe;

@@ -78,11 +78,7 @@ pub(crate) enum Form {
         solicited: bool,
     },
     /// One READ request.
-    ReadRequest {
-        reth: Reth,
-        /// The PSNs that its response takes.
-        packets: u32,
-    },
+    ReadRequest { reth: Reth },
     /// Packets of a READ response.
     ReadResponse {
         position: u32,
@@ -163,8 +159,7 @@ impl Run {
             | Form::ReadResponse {
                 position, length, ..
             } => {
-                let shift = self.mtu.shift();
-                let rest = length.saturating_sub(position << shift);
+                let rest = length.saturating_sub(self.mtu.span(position));
                 rest.min(self.count.saturating_mul(self.mtu.bytes()))
             }
             Form::Datagram { length, .. } => length,
@@ -187,7 +182,7 @@ impl Run {
             header,
             header_len,
             payload_len: packet.payload_len,
-            payload_offset: index << self.mtu.shift(),
+            payload_offset: self.mtu.span(index),
             pad,
             psn,
         })
@@ -226,7 +221,7 @@ impl Run {
                     | SendOp::Invalid(_) => {}
                 }
             }
-            Form::ReadRequest { reth, .. } => {
+            Form::ReadRequest { reth } => {
                 packet = new(Opcode::RcReadRequest);
                 packet.reth = Some(reth);
                 packet.bth.ack_req = true;
@@ -276,7 +271,7 @@ impl Run {
     #[inline]
     fn share(&self, length: u32, number: u32) -> u32 {
         length
-            .saturating_sub(number << self.mtu.shift())
+            .saturating_sub(self.mtu.span(number))
             .min(self.mtu.bytes())
     }
 }

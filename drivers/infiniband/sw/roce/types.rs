@@ -51,6 +51,22 @@ impl Psn {
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }
 
+    /// The number of packets from `first` forward to `self`, less than 2^24.
+    #[inline]
+    pub const fn offset_from(self, first: Self) -> u32 {
+        self.0.wrapping_sub(first.0) & Self::MASK
+    }
+
+    /// The later of both.
+    #[inline]
+    pub const fn later(self, other: Self) -> Self {
+        if self.is_before(other) {
+            other
+        } else {
+            self
+        }
+    }
+
     /// Whether `self` comes before `other`: at most 2^23 packets earlier.
     #[inline]
     pub const fn is_before(self, other: Self) -> bool {
@@ -190,10 +206,16 @@ impl Mtu {
         self.shift().wrapping_sub(7)
     }
 
+    /// Bytes of `packets` full packets, modulo 2^32.
+    #[inline]
+    pub const fn span(self, packets: u32) -> u32 {
+        packets.wrapping_shl(self.shift())
+    }
+
     /// The packets that `length` bytes of payload take; an empty message takes one.
     #[inline]
     pub const fn packets(self, length: u32) -> u32 {
-        let full = length >> self.shift();
+        let full = length.wrapping_shr(self.shift());
         if length == 0 || length & self.bytes().wrapping_sub(1) != 0 {
             full.wrapping_add(1)
         } else {

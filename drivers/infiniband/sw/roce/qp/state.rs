@@ -252,7 +252,7 @@ const fn rule(required: AttrMask, allowed: AttrMask) -> Transition {
     Transition { required, allowed }
 }
 
-//= IBA 11.2.5.2
+//= IBA 10.3.1
 /// The rule for a change from `from` to `to` of a QP of this kind; `None` if it is not legal.
 ///
 /// Where both are equal, the attributes that may be changed in that state.

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The completer: handles the responses to our requests and completes send WQEs.
+//!
+//! ```text
+//!                 PSN in [unacked, sent)? no: stray, dropped
+//!                          |
+//!        +-----------------+------------------+---------------------+
+//!       ACK             RNR NAK              NAK              READ response
+//!        |                 |                  |                     |
+//!   ack up to it    ack what is before   ack what is before   ack what is before
+//!        |                 |                  |                     |
+//!        |               wait         sequence: go back       place payload,
+//!        |                            other: WQE fails        ack this PSN
+//!        v                 v                  v                     v
+//!   A READ whose responses are missing stops "ack": the gap is asked for again at once.
+//! ```
+//!
+//! To *acknowledge* moves the oldest unacknowledged PSN forward and retires the WQEs that it
+//! passes. Only READ responses move it over the PSNs of a READ.
+
+use crate::{
+    cqe::WcStatus,
+    env::{
+        Counter,
+        Env, //
+    },
+    qp::{
+        Context,
+        Failure, //
+    },
+    requester::{
+        is_read,
+        read_packet,
+        Requester,
+        READ_PIECE, //
+    },
+    types::{
+        Instant,
+        Psn, //
+    },
+    wire::{
+        NakCode,
+        Operation,
+        Packet,
+        Syndrome, //
+    },
+    wqe::SendWqe,
+};
+use core::ops::DerefMut;
+
+impl<S> Requester<S>
+where
+    S: DerefMut<Target = [SendWqe]>,
+{
+    /// Handles a response packet.
+    #[inline]
+    pub(crate) fn response<E: Env + ?Sized>(
+        &mut self,
+        now: Instant,
+        packet: &Packet,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        let psn = packet.bth.psn;
+        let outstanding = self.sent.offset_from(self.unacked);
+        if !psn.is_within(self.unacked, outstanding) {
+            env.count(Counter::DropStrayResponse);
+            return Ok(());
+        }
+        match (packet.bth.opcode.operation(), packet.aeth) {
+            (Operation::Acknowledge, Some(aeth)) => {
+                self.acknowledge_packet(now, psn, aeth.syndrome, ctx, env)
+            }
+            (Operation::ReadResponse, _) => self.read_response(now, packet, ctx, env),
+            (
+                Operation::AtomicAcknowledge
+                | Operation::Acknowledge
+                | Operation::Send
+                | Operation::Write
+                | Operation::ReadRequest
+                | Operation::CompareSwap
+                | Operation::FetchAdd
+                | Operation::Cnp,
+                _,
+            ) => {
+                self.acknowledge(now, psn, ctx, env)?;
+                Err(self.fail(WcStatus::BadRespErr, env))
+            }
+        }
+    }
+
+    /// An ACK or NAK for `psn`.
+    #[inline]
+    fn acknowledge_packet<E: Env + ?Sized>(
+        &mut self,
+        now: Instant,
+        psn: Psn,
+        syndrome: Syndrome,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        // A NAK acknowledges what is before it, an ACK itself as well.
+        let target = match syndrome {
+            Syndrome::Ack { .. } => psn.next(),
+            Syndrome::RnrNak { .. } | Syndrome::Nak(_) => psn,
+        };
+        if self.acknowledge(now, target, ctx, env)? != target {
+            return self.gap(psn, env);
+        }
+        let code = match syndrome {
+            Syndrome::Ack { .. } => return Ok(()),
+            Syndrome::RnrNak { timer } => return self.receiver_not_ready(now, timer, ctx, env),
+            Syndrome::Nak(code) => code,
+        };
+        let status = match code {
+            NakCode::PsnSequence => {
+                env.count(Counter::SeqNakReceived);
+                return self.sequence_error(env);
+            }
+            NakCode::InvalidRequest | NakCode::InvalidRd => WcStatus::RemInvReqErr,
+            NakCode::RemoteAccess => WcStatus::RemAccessErr,
+            NakCode::RemoteOperational => WcStatus::RemOpErr,
+        };
+        Err(self.fail(status, env))
+    }
+
+    /// Acknowledges all PSNs before `target`, as far as no READ response is missing. Returns the
+    /// first PSN that is not acknowledged.
+    #[inline]
+    fn acknowledge<E: Env + ?Sized>(
+        &mut self,
+        now: Instant,
+        target: Psn,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<Psn, Failure> {
+        let before = self.unacked;
+        while self.unacked != target && self.head != self.started {
+            let Some(wqe) = self.wqe(self.head).filter(|wqe| !is_read(wqe)) else {
+                break;
+            };
+            if let Some(status) = wqe.error {
+                return Err(self.fail(status, env));
+            }
+            let end = wqe.first_psn.add(wqe.packets);
+            if target.is_before(end) {
+                self.unacked = target;
+                break;
+            }
+            self.unacked = end;
+            self.complete_head(WcStatus::Success, env)?;
+        }
+        if self.unacked != before {
+            self.progress(now, ctx);
+            self.fail_if_first(env)?;
+        }
+        Ok(self.unacked)
+    }
+
+    /// A READ response packet.
+    #[inline]
+    fn read_response<E: Env + ?Sized>(
+        &mut self,
+        now: Instant,
+        packet: &Packet,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        let psn = packet.bth.psn;
+        if self.acknowledge(now, psn, ctx, env)? != psn {
+            return self.gap(psn, env);
+        }
+        let wqe = match self.wqe(self.head) {
+            Some(wqe) if is_read(&wqe) && self.head != self.started => wqe,
+            Some(_) | None => return Err(self.fail(WcStatus::BadRespErr, env)),
+        };
+        let number = psn.offset_from(wqe.first_psn);
+        let (length, starts, ends) = read_packet(&wqe, ctx.attr.path_mtu, number);
+        let opcode = packet.bth.opcode;
+        // The response to a repeated request begins in the middle of a piece.
+        let start_is_right =
+            opcode.starts_message() == starts || self.read_restart == Some(psn) && !starts;
+        if packet.payload_len != length || opcode.ends_message() != ends || !start_is_right {
+            return Err(self.fail(WcStatus::BadRespErr, env));
+        }
+        if length != 0 {
+            let offset = ctx.attr.path_mtu.span(number);
+            let slot = self.slot(self.head);
+            if env.write_send(slot, offset, 0..length).is_err() {
+                return Err(self.fail(WcStatus::LocProtErr, env));
+            }
+        }
+        self.unacked = psn.next();
+        if ends && !self.cursor().is_before(self.unacked) {
+            self.read_requests = self.read_requests.saturating_sub(1);
+        }
+        if number.wrapping_add(1) >= wqe.packets {
+            self.complete_head(WcStatus::Success, env)?;
+        }
+        self.progress(now, ctx);
+        self.fail_if_first(env)
+    }
+}
+
+const _: () = assert!(READ_PIECE.is_power_of_two());

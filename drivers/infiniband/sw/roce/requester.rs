@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The requester: turns send WQEs into request packets, and keeps those that are not yet
+//! acknowledged.
+//!
+//! ```text
+//!  WQEs   head            next       started      tail        free-running numbers
+//!          |               |            |           |         slot = number mod capacity
+//!  --------+---------------+------------+-----------+------
+//!  retired | being sent or | to be sent | posted, no|
+//!          | acknowledged  | again      | PSN yet   |
+//!
+//!  PSNs   unacked        cursor        sent       unassigned
+//!  ---------+---------------+------------+-----------+-----
+//!  done     | in flight     | was sent   | started,  | of WQEs that are
+//!           |               | before     | not sent  | not started
+//!
+//!            post            poll           acknowledged
+//!   (posted) -----> started ------> in flight ----------> retired
+//!                      ^               | timer, NAK, gap
+//!                      '---------------' rewind: next = head, cursor = unacked
+//! ```
+//!
+//! A READ takes the PSNs of its response. It is asked for in pieces of at most [`READ_PIECE`]
+//! packets, each by a READ request of its own, at fixed places: a piece ends where its number of
+//! packets from the start of the message is a multiple of [`READ_PIECE`], also after a restart in
+//! its middle.
+
+mod retransmit;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use retransmit::earlier;
+
+use crate::{
+    cqe::{
+        SendCqe,
+        SendCqeOp,
+        WcStatus, //
+    },
+    env::{
+        Counter,
+        Env, //
+    },
+    qp::{
+        Context,
+        Failure, //
+    },
+    run::{
+        Form,
+        PayloadSource,
+        Role,
+        Run, //
+    },
+    types::{
+        Instant,
+        Mtu,
+        Psn, //
+    },
+    wire::Reth,
+    wqe::{
+        SendOp,
+        SendWqe, //
+    },
+};
+use core::ops::DerefMut;
+
+/// PSNs in flight at most.
+pub const WINDOW: u32 = 256;
+
+/// Packets of READ response that one READ request asks for at most; a power of two.
+pub const READ_PIECE: u32 = 64;
+
+/// Longest message, in bytes.
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+
+/// The send side of a QP.
+pub(crate) struct Requester<S> {
+    slots: S,
+    /// Usable slots, a power of two or 0.
+    capacity: u32,
+    /// Oldest WQE that is not retired.
+    pub(crate) head: u32,
+    /// WQE of the next packet.
+    pub(crate) next: u32,
+    /// First WQE without PSNs.
+    pub(crate) started: u32,
+    /// Number of the next WQE to be posted.
+    pub(crate) tail: u32,
+    /// PSNs of `next` that are behind the cursor.
+    position: u32,
+    /// Oldest PSN that is not acknowledged.
+    pub(crate) unacked: Psn,
+    /// First PSN that was never sent.
+    pub(crate) sent: Psn,
+    /// First PSN that belongs to no WQE.
+    pub(crate) unassigned: Psn,
+    /// READ requests in flight.
+    pub(crate) read_requests: u32,
+    /// READ WQEs that are started and not retired.
+    read_wqes: u32,
+    /// Where the READ at the head was last asked for again.
+    pub(crate) read_restart: Option<Psn>,
+    pub(crate) retry: retransmit::Retry,
+}
+
+impl<S> Requester<S>
+where
+    S: DerefMut<Target = [SendWqe]>,
+{
+    pub(crate) fn new(slots: S) -> Self {
+        let capacity = u32::try_from(slots.len())
+            .unwrap_or(1 << 31)
+            .checked_ilog2()
+            .map_or(0, |log| 1u32.wrapping_shl(log));
+        Self {
+            slots,
+            capacity,
+            head: 0,
+            next: 0,
+            started: 0,
+            tail: 0,
+            position: 0,
+            unacked: Psn::default(),
+            sent: Psn::default(),
+            unassigned: Psn::default(),
+            read_requests: 0,
+            read_wqes: 0,
+            read_restart: None,
+            retry: retransmit::Retry::default(),
+        }
+    }
+
+    /// Forgets all WQEs.
+    pub(crate) fn reset(&mut self) {
+        self.head = 0;
+        self.next = 0;
+        self.started = 0;
+        self.tail = 0;
+        self.position = 0;
+        self.read_requests = 0;
+        self.read_wqes = 0;
+        self.start(Psn::default());
+        self.stop();
+    }
+
+    /// Ready to send, with this PSN first.
+    pub(crate) fn start(&mut self, psn: Psn) {
+        self.unacked = psn;
+        self.sent = psn;
+        self.unassigned = psn;
+        self.read_restart = None;
+    }
+
+    /// No more timers.
+    pub(crate) fn stop(&mut self) {
+        self.retry = retransmit::Retry::default();
+    }
+
+    /// The slot of WQE `number`.
+    #[inline]
+    pub(crate) fn slot(&self, number: u32) -> u32 {
+        number & self.capacity.wrapping_sub(1)
+    }
+
+    #[inline]
+    pub(crate) fn wqe(&self, number: u32) -> Option<SendWqe> {
+        let slot = usize::try_from(self.slot(number)).ok()?;
+        self.slots.get(slot).copied()
+    }
+
+    #[inline]
+    fn wqe_mut(&mut self, number: u32) -> Option<&mut SendWqe> {
+        let slot = usize::try_from(self.slot(number)).ok()?;
+        self.slots.get_mut(slot)
+    }
+
+    /// The slot of the next WQE, if one is free.
+    #[inline]
+    pub(crate) fn next_slot(&self) -> Option<u32> {
+        (self.tail.wrapping_sub(self.head) < self.capacity).then(|| self.slot(self.tail))
+    }
+
+    #[inline]
+    pub(crate) fn post(&mut self, wqe: SendWqe) -> Option<u32> {
+        let slot = self.next_slot()?;
+        *self.wqe_mut(self.tail)? = wqe;
+        self.tail = self.tail.wrapping_add(1);
+        Some(slot)
+    }
+
+    /// Whether WQE `number` is posted and not retired.
+    #[inline]
+    fn is_live(&self, number: u32) -> bool {
+        number.wrapping_sub(self.head) < self.tail.wrapping_sub(self.head)
+    }
+
+    /// Whether all WQEs that were started are retired.
+    #[inline]
+    pub(crate) fn is_drained(&self) -> bool {
+        self.head == self.started
+    }
+
+    /// Whether no WQE is posted.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// PSN of the next packet.
+    #[inline]
+    pub(crate) fn cursor(&self) -> Psn {
+        if self.next == self.started {
+            return self.unassigned;
+        }
+        self.wqe(self.next)
+            .map_or(self.unassigned, |wqe| wqe.first_psn.add(self.position))
+    }
+
+    /// The next requests to send, at most `max` packets.
+    #[inline]
+    pub(crate) fn poll<E: Env + ?Sized>(
+        &mut self,
+        now: Instant,
+        max: u32,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<Option<Run>, Failure> {
+        if max == 0 || self.next == self.tail || self.retry.is_waiting(now) {
+            return Ok(None);
+        }
+        let room = WINDOW.saturating_sub(self.cursor().offset_from(self.unacked));
+        if room == 0 || (self.next == self.started && !self.start_next(ctx, env)?) {
+            return Ok(None);
+        }
+        let Some(wqe) = self.wqe(self.next) else {
+            return Ok(None);
+        };
+        if wqe.error.is_some() {
+            return self.fail_if_first(env).map(|()| None);
+        }
+        let left = wqe.packets.saturating_sub(self.position);
+        let psn = wqe.first_psn.add(self.position);
+        let mtu = ctx.attr.path_mtu;
+        let (form, source, count, psns) = match wqe.op {
+            SendOp::Read { va, rkey } => {
+                let psns = READ_PIECE
+                    .wrapping_sub(self.position & READ_PIECE.wrapping_sub(1))
+                    .min(left);
+                if self.read_requests >= u32::from(ctx.attr.max_rd_atomic) || psns > room {
+                    return Ok(None);
+                }
+                self.read_requests = self.read_requests.wrapping_add(1);
+                let offset = mtu.span(self.position);
+                let reth = Reth {
+                    va: va.wrapping_add(u64::from(offset)),
+                    rkey,
+                    length: wqe.length.saturating_sub(offset).min(mtu.span(psns)),
+                };
+                (Form::ReadRequest { reth }, PayloadSource::None, 1, psns)
+            }
+            SendOp::Send
+            | SendOp::SendImm(_)
+            | SendOp::SendInv(_)
+            | SendOp::Write { .. }
+            | SendOp::WriteImm { .. }
+            | SendOp::Datagram { .. }
+            | SendOp::Invalid(_) => {
+                let count = left.min(max).min(room);
+                let form = Form::Message {
+                    op: wqe.op,
+                    position: self.position,
+                    packets: wqe.packets,
+                    length: wqe.length,
+                    solicited: wqe.solicited,
+                };
+                let source = if wqe.length == 0 {
+                    PayloadSource::None
+                } else {
+                    PayloadSource::Wqe {
+                        slot: self.slot(self.next),
+                        offset: mtu.span(self.position),
+                    }
+                };
+                (form, source, count, count)
+            }
+        };
+        let run = Run {
+            psn,
+            count,
+            slot: Some(self.slot(self.next)),
+            role: Role::Requester,
+            source,
+            mtu,
+            dest_qp: ctx.dest_qp(),
+            form,
+            wqe: self.next,
+            sent_before: self.sent,
+            epoch: ctx.epoch,
+        };
+        self.position = self.position.wrapping_add(psns);
+        if self.position >= wqe.packets {
+            self.next = self.next.wrapping_add(1);
+            self.position = 0;
+        }
+        self.sent = self.sent.later(psn.add(psns));
+        self.retry.arm(now, ctx.attr);
+        Ok(Some(run))
+    }
+
+    /// Gives the next WQE its PSNs, if it may start now. A WQE that cannot be carried out gets its
+    /// error instead.
+    #[inline]
+    fn start_next<E: Env + ?Sized>(
+        &mut self,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<bool, Failure> {
+        let (first_psn, has_reads) = (self.unassigned, self.read_wqes != 0);
+        let Some(wqe) = self.wqe_mut(self.next) else {
+            return Ok(false);
+        };
+        //= IBA 10.3.1.5
+        //= IBA 10.8.3.3
+        if ctx.is_draining() || (wqe.fence && has_reads) {
+            return Ok(false);
+        }
+        if wqe.error.is_none() {
+            wqe.error = local_error(wqe, ctx);
+        }
+        if wqe.error.is_some() {
+            return self.fail_if_first(env).map(|()| false);
+        }
+        wqe.first_psn = first_psn;
+        wqe.packets = ctx.attr.path_mtu.packets(wqe.length);
+        let is_read = is_read(wqe);
+        self.unassigned = first_psn.add(wqe.packets);
+        self.read_wqes = self.read_wqes.wrapping_add(u32::from(is_read));
+        self.started = self.next.wrapping_add(1);
+        Ok(true)
+    }
+
+    /// Fails the next WQE, which has an error, if all before it are complete.
+    pub(crate) fn fail_if_first<E: Env + ?Sized>(&mut self, env: &mut E) -> Result<(), Failure> {
+        if self.next != self.head {
+            return Ok(());
+        }
+        match self.wqe(self.head).and_then(|wqe| wqe.error) {
+            Some(status) if self.head != self.tail => Err(self.fail(status, env)),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Completes the WQE at the head with an error.
+    pub(crate) fn fail<E: Env + ?Sized>(&mut self, status: WcStatus, env: &mut E) -> Failure {
+        match self.complete_head(status, env) {
+            Ok(()) => Failure::Completed,
+            Err(failure) => failure,
+        }
+    }
+
+    /// Retires the WQE at the head, with a completion if it wants one.
+    #[inline]
+    pub(crate) fn complete_head<E: Env + ?Sized>(
+        &mut self,
+        status: WcStatus,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        if self.head == self.tail {
+            return Ok(());
+        }
+        let Some(wqe) = self.wqe(self.head) else {
+            return Ok(());
+        };
+        if is_read(&wqe) && self.head != self.started {
+            self.read_wqes = self.read_wqes.saturating_sub(1);
+            self.read_restart = None;
+        }
+        let retired = self.head;
+        self.head = retired.wrapping_add(1);
+        if self.next == retired {
+            self.next = self.head;
+            self.position = 0;
+        }
+        if self.started == retired {
+            self.started = self.head;
+        }
+        let op = match wqe.op {
+            SendOp::Send
+            | SendOp::SendImm(_)
+            | SendOp::SendInv(_)
+            | SendOp::Datagram { .. }
+            | SendOp::Invalid(_) => SendCqeOp::Send,
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => SendCqeOp::Write,
+            SendOp::Read { .. } => SendCqeOp::Read,
+        };
+        if status == WcStatus::Success {
+            if op == SendCqeOp::Send {
+                env.count(Counter::Sends);
+            }
+            if !wqe.signaled {
+                return Ok(());
+            }
+        }
+        env.complete_send(SendCqe {
+            wr_id: wqe.wr_id,
+            status,
+            op,
+            byte_len: wqe.length,
+        })?;
+        Ok(())
+    }
+
+    /// Puts the cursor on the oldest PSN that is not acknowledged.
+    pub(crate) fn rewind(&mut self) {
+        self.next = self.head;
+        self.position = 0;
+        self.read_requests = 0;
+        self.catch_up();
+        if self.wqe(self.head).is_some_and(|wqe| is_read(&wqe)) {
+            self.read_restart = Some(self.unacked);
+        }
+    }
+
+    /// Moves the cursor forward over what is acknowledged.
+    #[inline]
+    pub(crate) fn catch_up(&mut self) {
+        if self.next != self.head || self.head == self.started {
+            return;
+        }
+        if let Some(wqe) = self.wqe(self.head) {
+            let done = self.unacked.offset_from(wqe.first_psn);
+            self.position = self.position.max(done.min(wqe.packets));
+        }
+    }
+
+    /// Puts the cursor back on packet `index` of a run, which was not sent. Returns the number of
+    /// its WQE if that is still there.
+    pub(crate) fn unsend(&mut self, run: &Run, index: u32) -> Option<u32> {
+        let live = self.is_live(run.wqe)
+            && run.wqe.wrapping_sub(self.head) < self.started.wrapping_sub(self.head);
+        if !live {
+            return None;
+        }
+        let psn = run.psn.add(index);
+        self.sent = match psn.is_before(self.sent) {
+            true => psn.later(run.sent_before).later(self.unacked),
+            false => self.sent,
+        };
+        if psn.is_before(self.cursor()) {
+            let first = self.wqe(run.wqe)?.first_psn;
+            self.next = run.wqe;
+            self.position = psn.offset_from(first);
+            self.catch_up();
+            self.recount_read_requests();
+        }
+        if self.cursor() == self.unacked {
+            self.retry.disarm();
+        }
+        Some(run.wqe)
+    }
+
+    /// Counts the READ requests between the oldest unacknowledged PSN and the cursor.
+    fn recount_read_requests(&mut self) {
+        let mut count = 0u32;
+        let mut number = self.head;
+        while number.wrapping_sub(self.head) <= self.next.wrapping_sub(self.head)
+            && number != self.started
+        {
+            if let Some(wqe) = self.wqe(number).filter(is_read) {
+                let from = if number == self.head {
+                    self.unacked.offset_from(wqe.first_psn)
+                } else {
+                    0
+                };
+                let to = if number == self.next {
+                    self.position
+                } else {
+                    wqe.packets
+                };
+                if from < to {
+                    let pieces = to.div_ceil(READ_PIECE);
+                    count = count.wrapping_add(pieces.wrapping_sub(from / READ_PIECE));
+                }
+            }
+            number = number.wrapping_add(1);
+        }
+        self.read_requests = count;
+    }
+
+    /// The payload of packet `index` of a run could not be read.
+    pub(crate) fn payload_failed<E: Env + ?Sized>(
+        &mut self,
+        run: &Run,
+        index: u32,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        let Some(number) = self.unsend(run, index) else {
+            return Ok(());
+        };
+        if let Some(wqe) = self.wqe_mut(number) {
+            wqe.error = Some(WcStatus::LocProtErr);
+        }
+        self.fail_if_first(env)
+    }
+
+    /// Completes up to `max` WQEs with a flush error. Returns how many.
+    pub(crate) fn flush<E: Env + ?Sized>(&mut self, env: &mut E, max: u32) -> u32 {
+        let mut count = 0u32;
+        while count < max && self.head != self.tail {
+            // A CQ that overflows now has nobody left to tell.
+            let _ = self.complete_head(WcStatus::WrFlushErr, env);
+            count = count.wrapping_add(1);
+        }
+        count
+    }
+}
+
+#[inline]
+pub(crate) fn is_read(wqe: &SendWqe) -> bool {
+    matches!(wqe.op, SendOp::Read { .. })
+}
+
+/// Bytes and place of packet `number` of a READ: its length, and whether a piece starts, ends.
+#[inline]
+pub(crate) fn read_packet(wqe: &SendWqe, mtu: Mtu, number: u32) -> (u32, bool, bool) {
+    let in_piece = number & READ_PIECE.wrapping_sub(1);
+    let after = number.wrapping_add(1);
+    let length = wqe.length.saturating_sub(mtu.span(number)).min(mtu.bytes());
+    let ends = after >= wqe.packets || in_piece == READ_PIECE.wrapping_sub(1);
+    (length, in_piece == 0, ends)
+}
+
+/// Why a WQE cannot be sent on a connected QP.
+fn local_error(wqe: &SendWqe, ctx: &Context<'_>) -> Option<WcStatus> {
+    match wqe.op {
+        SendOp::Invalid(status) => Some(status),
+        SendOp::Datagram { .. } => Some(WcStatus::LocQpOpErr),
+        SendOp::Read { .. } if ctx.attr.max_rd_atomic == 0 => Some(WcStatus::LocQpOpErr),
+        SendOp::Send
+        | SendOp::SendImm(_)
+        | SendOp::SendInv(_)
+        | SendOp::Write { .. }
+        | SendOp::WriteImm { .. }
+        | SendOp::Read { .. } => (wqe.length > MAX_MESSAGE).then_some(WcStatus::LocLenErr),
+    }
+}

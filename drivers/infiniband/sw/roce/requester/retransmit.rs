@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+//! When the requester sends again: the local ACK timer, retry counters and RNR waits.
+//!
+//! ```text
+//!             poll arms                     fires: a retry
+//!   idle ------------------> ACK timer runs ---------------> rewind
+//!    ^                          |    |
+//!    | all acknowledged         |    | RNR NAK: an RNR retry
+//!    '--------------------------'    v
+//!              progress restarts    RNR wait -------------> rewind was done, send again
+//! ```
+//!
+//! - A *retry* is one timeout, or the first sequence error (NAK or gap) since progress. Repeated
+//!   sequence errors without progress send again at once but neither count nor stop the timer, so
+//!   that duplicated or reordered packets cannot use up the retries, and a peer that makes no
+//!   progress runs into the timer all the same.
+//! - *Progress* is that the oldest unacknowledged PSN advances. It refills both counters.
+
+use crate::{
+    cqe::WcStatus,
+    env::{
+        Counter,
+        Env, //
+    },
+    qp::{
+        attr::QpAttr,
+        Context,
+        Failure, //
+    },
+    requester::Requester,
+    types::{
+        Instant,
+        Psn, //
+    },
+    wqe::SendWqe,
+};
+use core::ops::DerefMut;
+
+/// Unit of the local ACK timeout, in nanoseconds.
+const ACK_TIMEOUT_UNIT: u64 = 4096;
+
+/// Smallest code of the local ACK timeout that is honoured: 1.05 ms. No host answers reliably
+/// within less, and giving up within microseconds helps nobody.
+const MIN_ACK_TIMEOUT: u8 = 8;
+
+/// Retry count that never ends.
+const RNR_RETRY_FOREVER: u8 = 7;
+
+/// Timers and counters.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Retry {
+    /// Retries left.
+    left: u8,
+    /// RNR retries left.
+    rnr_left: u8,
+    /// The requester went back since the last progress.
+    went_back: bool,
+    /// The last response beyond a gap.
+    ahead: Option<Psn>,
+    /// When the local ACK timer fires.
+    ack: Option<Instant>,
+    /// When an RNR wait ends.
+    rnr: Option<Instant>,
+}
+
+impl Retry {
+    /// Refills the counters.
+    pub(crate) fn refill(&mut self, attr: &QpAttr) {
+        self.left = attr.retry_cnt;
+        self.rnr_left = attr.rnr_retry;
+        self.went_back = false;
+        self.ahead = None;
+        self.rnr = None;
+    }
+
+    /// Whether an RNR wait is on. Ends one whose time has come.
+    #[inline]
+    pub(crate) fn is_waiting(&mut self, now: Instant) -> bool {
+        if self.rnr.is_some_and(|until| now < until) {
+            return true;
+        }
+        self.rnr = None;
+        false
+    }
+
+    /// Starts the local ACK timer if it does not run.
+    #[inline]
+    pub(crate) fn arm(&mut self, now: Instant, attr: &QpAttr) {
+        if self.ack.is_none() {
+            self.restart(now, attr);
+        }
+    }
+
+    #[inline]
+    fn restart(&mut self, now: Instant, attr: &QpAttr) {
+        self.ack = ack_timeout(attr.timeout).map(|ns| now.after(ns));
+    }
+
+    /// Stops the local ACK timer.
+    #[inline]
+    pub(crate) fn disarm(&mut self) {
+        self.ack = None;
+    }
+
+    /// Does not count the time until `until` into a running timer.
+    pub(crate) fn defer(&mut self, until: Instant, attr: &QpAttr) {
+        if self.ack.is_some() {
+            self.restart(until, attr);
+        }
+    }
+
+    /// The next time that something is to be done.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        earlier(self.ack, self.rnr)
+    }
+}
+
+/// The earlier of two times.
+#[inline]
+pub(crate) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (Some(time), None) | (None, Some(time)) => Some(time),
+        (None, None) => None,
+    }
+}
+
+impl<S> Requester<S>
+where
+    S: DerefMut<Target = [SendWqe]>,
+{
+    /// The oldest unacknowledged PSN has advanced.
+    #[inline]
+    pub(crate) fn progress(&mut self, now: Instant, ctx: &Context<'_>) {
+        self.catch_up();
+        self.retry.refill(ctx.attr);
+        if self.unacked == self.cursor() {
+            self.retry.disarm();
+        } else {
+            self.retry.restart(now, ctx.attr);
+        }
+    }
+
+    //= IBA 9.7.6.1.3
+    /// A timer may have fired.
+    pub(crate) fn handle_timeout<E: Env + ?Sized>(
+        &mut self,
+        now: Instant,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        if self.retry.is_waiting(now) || self.retry.ack.is_none_or(|at| now < at) {
+            return Ok(());
+        }
+        self.retry.disarm();
+        env.count(Counter::AckTimeout);
+        self.retry.went_back = false;
+        self.retry.ahead = None;
+        self.retry(env)
+    }
+
+    /// Uses up a retry and goes back.
+    fn retry<E: Env + ?Sized>(&mut self, env: &mut E) -> Result<(), Failure> {
+        let Some(left) = self.retry.left.checked_sub(1) else {
+            env.count(Counter::RetryExceeded);
+            return Err(self.fail(WcStatus::RetryExcErr, env));
+        };
+        self.retry.left = left;
+        self.retry.disarm();
+        env.count(Counter::Retry);
+        self.rewind();
+        Ok(())
+    }
+
+    /// The packet at the oldest unacknowledged PSN is missing at the peer: goes back to it.
+    pub(crate) fn sequence_error<E: Env + ?Sized>(&mut self, env: &mut E) -> Result<(), Failure> {
+        if self.cursor() == self.unacked {
+            // Nothing has been sent since the requester went back.
+            return Ok(());
+        }
+        if self.retry.went_back {
+            env.count(Counter::Retry);
+            self.rewind();
+            return Ok(());
+        }
+        self.retry.went_back = true;
+        self.retry(env)
+    }
+
+    /// A response for `psn` came while an earlier READ response is missing.
+    ///
+    /// Goes back once per gap. The rest of the old response stream is still under way and its PSNs
+    /// rise; if they fall, the peer has begun again and the same packet was lost again.
+    pub(crate) fn gap<E: Env + ?Sized>(&mut self, psn: Psn, env: &mut E) -> Result<(), Failure> {
+        let ahead = self.retry.ahead.replace(psn);
+        if ahead.is_some_and(|ahead| !psn.is_before(ahead)) {
+            return Ok(());
+        }
+        env.count(Counter::ImpliedNak);
+        self.sequence_error(env)
+    }
+
+    //= IBA 9.7.5.2.8
+    /// The peer has no receive WQE for the packet at the oldest unacknowledged PSN.
+    pub(crate) fn receiver_not_ready<E: Env + ?Sized>(
+        &mut self,
+        now: Instant,
+        timer: u8,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        if self.retry.rnr.is_some() || self.cursor() == self.unacked {
+            return Ok(());
+        }
+        env.count(Counter::RnrReceived);
+        if ctx.attr.rnr_retry != RNR_RETRY_FOREVER {
+            let Some(left) = self.retry.rnr_left.checked_sub(1) else {
+                env.count(Counter::RnrRetryExceeded);
+                return Err(self.fail(WcStatus::RnrRetryExcErr, env));
+            };
+            self.retry.rnr_left = left;
+        }
+        self.retry.disarm();
+        self.rewind();
+        self.retry.rnr = Some(now.after(rnr_wait(timer)));
+        Ok(())
+    }
+}
+
+//= IBA 9.7.6.1.3
+/// Local ACK timeout in nanoseconds, `None` for no timeout.
+#[inline]
+fn ack_timeout(code: u8) -> Option<u64> {
+    let shift = u32::from(code.max(MIN_ACK_TIMEOUT));
+    (code != 0).then(|| ACK_TIMEOUT_UNIT.wrapping_shl(shift))
+}
+
+//= IBA 9.7.5.2.8
+/// What the codes of an RNR NAK timer mean, in units of 10 microseconds.
+const RNR_WAIT: [u32; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+/// The time that an RNR NAK timer code means, in nanoseconds.
+pub(crate) fn rnr_wait(code: u8) -> u64 {
+    let units = RNR_WAIT
+        .get(usize::from(code & 31))
+        .copied()
+        .unwrap_or(65536);
+    u64::from(units).wrapping_mul(10_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rnr_codes() {
+        assert_eq!(rnr_wait(0), 655_360_000);
+        assert_eq!(rnr_wait(1), 10_000);
+        assert_eq!(rnr_wait(12), 640_000);
+        assert_eq!(rnr_wait(13), 960_000);
+        assert_eq!(rnr_wait(14), 1_280_000);
+        assert_eq!(rnr_wait(25), 61_440_000);
+        assert_eq!(rnr_wait(31), 491_520_000);
+        for code in 2..32 {
+            assert!(rnr_wait(code) > rnr_wait(code - 1));
+        }
+    }
+
+    #[test]
+    fn ack_timeouts() {
+        assert_eq!(ack_timeout(0), None);
+        assert_eq!(ack_timeout(1), Some(4096 << 8));
+        assert_eq!(ack_timeout(14), Some(67_108_864));
+        assert_eq!(ack_timeout(31), Some(8_796_093_022_208));
+    }
+}

@@ -1,0 +1,634 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The requester and the completer against a peer that is played by hand.
+
+use crate::{
+    cqe::WcStatus,
+    env::{
+        Counter,
+        MemoryError,
+        QpEvent, //
+    },
+    qp::state::QpState,
+    requester::{
+        READ_PIECE,
+        WINDOW, //
+    },
+    testing::{
+        ack,
+        answer,
+        attributes,
+        packet,
+        Node,
+        BASE,
+        FIRST,
+        RKEY, //
+    },
+    wire::{
+        NakCode,
+        Opcode,
+        Syndrome, //
+    },
+    wqe::{
+        SendOp,
+        SendWqe, //
+    },
+};
+use std::{
+    vec,
+    vec::Vec, //
+};
+use Opcode::*;
+
+const WRITE: SendOp = SendOp::Write {
+    va: BASE,
+    rkey: RKEY,
+};
+const READ: SendOp = SendOp::Read {
+    va: BASE,
+    rkey: RKEY,
+};
+
+fn nak(psn: u32, code: NakCode) -> crate::wire::Packet {
+    answer(psn, Syndrome::Nak(code))
+}
+
+fn rnr(psn: u32, timer: u8) -> crate::wire::Packet {
+    answer(psn, Syndrome::RnrNak { timer })
+}
+
+#[test]
+fn opcodes_by_place() {
+    let imm = [9, 8, 7, 6];
+    let cases = [
+        (SendOp::Send, 0, vec![(RcSendOnly, 100, 0)]),
+        (SendOp::Send, 256, vec![(RcSendOnly, 100, 256)]),
+        (
+            SendOp::Send,
+            257,
+            vec![(RcSendFirst, 100, 256), (RcSendLast, 101, 1)],
+        ),
+        (
+            SendOp::SendImm(imm),
+            600,
+            vec![
+                (RcSendFirst, 100, 256),
+                (RcSendMiddle, 101, 256),
+                (RcSendLastImm, 102, 88),
+            ],
+        ),
+        (
+            SendOp::SendInv(RKEY),
+            512,
+            vec![(RcSendFirst, 100, 256), (RcSendLastInv, 101, 256)],
+        ),
+        (SendOp::SendInv(RKEY), 3, vec![(RcSendOnlyInv, 100, 3)]),
+        (SendOp::SendImm(imm), 3, vec![(RcSendOnlyImm, 100, 3)]),
+        (
+            WRITE,
+            513,
+            vec![
+                (RcWriteFirst, 100, 256),
+                (RcWriteMiddle, 101, 256),
+                (RcWriteLast, 102, 1),
+            ],
+        ),
+        (WRITE, 0, vec![(RcWriteOnly, 100, 0)]),
+        (
+            SendOp::WriteImm {
+                va: BASE,
+                rkey: RKEY,
+                imm,
+            },
+            300,
+            vec![(RcWriteFirst, 100, 256), (RcWriteLastImm, 101, 44)],
+        ),
+        (READ, 5000, vec![(RcReadRequest, 100, 0)]),
+    ];
+    for (op, length, expected) in cases {
+        let mut node = Node::rc();
+        node.post(1, op, length);
+        assert_eq!(node.ladder(), expected, "{op:?} {length}");
+    }
+}
+
+#[test]
+fn headers_of_first_and_last() {
+    let mut node = Node::rc();
+    let mut wqe = SendWqe::new(1, WRITE, 300);
+    wqe.solicited = true;
+    node.qp.post(wqe).unwrap();
+    let sent = node.sent();
+    assert_eq!(sent[0].reth.unwrap().length, 300);
+    assert_eq!(sent[0].reth.unwrap().va, BASE);
+    assert!(sent[1].reth.is_none());
+    assert!(!sent[0].bth.ack_req && sent[1].bth.ack_req);
+    assert!(!sent[0].bth.solicited && sent[1].bth.solicited);
+}
+
+#[test]
+fn long_messages_ask_for_acks_on_their_way_and_fill_the_window() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 256 * 1000);
+    let sent = node.sent();
+    assert_eq!(sent.len() as u32, WINDOW);
+    let asking = sent.iter().filter(|packet| packet.bth.ack_req).count();
+    assert_eq!(asking as u32, WINDOW / 32);
+    node.handle(ack(FIRST + 9));
+    assert_eq!(node.sent().len(), 10);
+    assert!(node.poll(64).is_none());
+}
+
+#[test]
+fn runs_are_cut_by_the_callers_limit() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 256 * 10);
+    let run = node.poll(4).unwrap();
+    assert_eq!((run.count, run.payload_len()), (4, 1024));
+    let run = node.poll(100).unwrap();
+    assert_eq!((run.count, run.payload_len()), (6, 1536));
+    assert_eq!(run.packet(2).unwrap().payload_offset, 512);
+}
+
+#[test]
+fn one_ack_completes_all_before_it() {
+    let mut node = Node::rc();
+    for id in 0..3 {
+        node.post(id, SendOp::Send, 10);
+    }
+    let mut silent = SendWqe::new(3, SendOp::Send, 10);
+    silent.signaled = false;
+    node.qp.post(silent).unwrap();
+    assert_eq!(node.sent().len(), 4);
+    node.handle(ack(FIRST + 3));
+    assert_eq!(node.qp.retired(), 4);
+    assert_eq!(node.statuses().len(), 3);
+    assert_eq!(node.world.counted(Counter::Sends), 4);
+    assert_eq!(node.qp.poll_timeout(), None);
+    node.handle(ack(FIRST + 3));
+    assert_eq!(node.world.counted(Counter::DropStrayResponse), 1);
+}
+
+#[test]
+fn acks_of_what_was_never_sent_are_strays() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 10);
+    node.handle(ack(FIRST));
+    assert_eq!(node.qp.retired(), 0);
+    node.sent();
+    node.handle(ack(FIRST + 1));
+    node.handle(ack(FIRST - 1));
+    assert_eq!(node.qp.retired(), 0);
+    assert_eq!(node.world.counted(Counter::DropStrayResponse), 3);
+}
+
+#[test]
+fn sequence_nak_restarts_in_the_middle_of_a_message() {
+    let mut node = Node::rc();
+    node.post(1, WRITE, 256 * 4);
+    node.post(2, SendOp::Send, 5);
+    node.sent();
+    node.handle(nak(FIRST + 2, NakCode::PsnSequence));
+    assert_eq!(
+        node.ladder(),
+        [
+            (RcWriteMiddle, 102, 256),
+            (RcWriteLast, 103, 256),
+            (RcSendOnly, 104, 5)
+        ]
+    );
+    assert_eq!(node.world.counted(Counter::SeqNakReceived), 1);
+    assert_eq!(node.world.counted(Counter::Retry), 1);
+}
+
+#[test]
+fn an_ack_after_going_back_saves_the_repetition() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 256 * 4);
+    node.sent();
+    node.timeout();
+    node.handle(ack(FIRST + 2));
+    assert_eq!(node.ladder(), [(RcSendLast, 103, 256)]);
+}
+
+#[test]
+fn retries_are_counted_and_end() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 5);
+    node.post(2, SendOp::Send, 5);
+    node.sent();
+    for _ in 0..3 {
+        assert_eq!(node.timeout(), 4096 << 14);
+        assert_eq!(node.sent().len(), 2);
+    }
+    node.timeout();
+    assert_eq!(node.statuses(), [(1, WcStatus::RetryExcErr)]);
+    assert_eq!(node.qp.state(), QpState::Err);
+    assert!(node.poll(64).is_none());
+    assert_eq!(node.qp.poll_timeout(), None);
+    assert!(!node.qp.flush(node.now, &mut node.world, 16));
+    assert_eq!(node.statuses()[1], (2, WcStatus::WrFlushErr));
+    assert_eq!(node.qp.retired(), 2);
+}
+
+#[test]
+fn progress_refills_the_retries() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 256 * 20);
+    for psn in 0..20 {
+        node.sent();
+        for _ in 0..3 {
+            node.timeout();
+            node.sent();
+        }
+        node.handle(ack(FIRST + psn));
+    }
+    assert_eq!(node.statuses(), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn repeated_naks_do_not_use_up_the_retries_but_the_timer_does() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 5);
+    node.sent();
+    for _ in 0..20 {
+        node.handle(nak(FIRST, NakCode::PsnSequence));
+        assert_eq!(node.sent().len(), 1);
+    }
+    for _ in 0..3 {
+        node.timeout();
+        node.handle(nak(FIRST, NakCode::PsnSequence));
+        node.sent();
+        node.handle(nak(FIRST, NakCode::PsnSequence));
+        node.sent();
+        if node.qp.state() == QpState::Err {
+            break;
+        }
+    }
+    assert_eq!(node.statuses(), [(1, WcStatus::RetryExcErr)]);
+}
+
+#[test]
+fn no_timeout_without_a_timer() {
+    let mut attr = attributes();
+    attr.timeout = 0;
+    let mut node = Node::with(crate::qp::state::QpKind::Rc, &attr);
+    node.post(1, SendOp::Send, 5);
+    node.sent();
+    assert_eq!(node.qp.poll_timeout(), None);
+}
+
+#[test]
+fn rnr_waits_then_gives_up() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 5);
+    node.post(2, SendOp::Send, 5);
+    node.sent();
+    node.handle(rnr(FIRST + 1, 14));
+    assert_eq!(node.statuses(), [(1, WcStatus::Success)]);
+    assert!(node.poll(64).is_none());
+    // A second copy of the NAK changes nothing.
+    node.handle(rnr(FIRST + 1, 14));
+    node.later(1_000);
+    node.qp.handle_timeout(node.now, &mut node.world);
+    assert!(node.poll(64).is_none());
+    assert_eq!(node.timeout(), 1_280_000 - 1_000);
+    assert_eq!(node.ladder(), [(RcSendOnly, 101, 5)]);
+    node.handle(rnr(FIRST + 1, 1));
+    assert_eq!(node.timeout(), 10_000);
+    assert_eq!(node.sent().len(), 1);
+    node.handle(rnr(FIRST + 1, 1));
+    assert_eq!(node.statuses()[1], (2, WcStatus::RnrRetryExcErr));
+    assert_eq!(node.qp.state(), QpState::Err);
+    assert_eq!(node.world.counted(Counter::RnrReceived), 3);
+}
+
+#[test]
+fn rnr_retry_seven_never_ends() {
+    let mut attr = attributes();
+    attr.rnr_retry = 7;
+    let mut node = Node::with(crate::qp::state::QpKind::Rc, &attr);
+    node.post(1, SendOp::Send, 5);
+    for _ in 0..100 {
+        assert_eq!(node.sent().len(), 1);
+        node.handle(rnr(FIRST, 0));
+        assert_eq!(node.timeout(), 655_360_000);
+    }
+    node.sent();
+    node.handle(ack(FIRST));
+    assert_eq!(node.statuses(), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn fatal_naks_fail_the_right_wqe() {
+    for (code, status) in [
+        (NakCode::InvalidRequest, WcStatus::RemInvReqErr),
+        (NakCode::RemoteAccess, WcStatus::RemAccessErr),
+        (NakCode::RemoteOperational, WcStatus::RemOpErr),
+    ] {
+        let mut node = Node::rc();
+        node.post(1, SendOp::Send, 5);
+        node.post(2, WRITE, 1000);
+        node.post(3, SendOp::Send, 5);
+        node.sent();
+        node.handle(nak(FIRST + 2, code));
+        assert_eq!(node.statuses(), [(1, WcStatus::Success), (2, status)]);
+        assert_eq!(node.qp.state(), QpState::Err);
+        assert!(node.world.events.is_empty());
+    }
+}
+
+fn read_response(psn: u32, opcode: Opcode, payload: u32) -> crate::wire::Packet {
+    packet(opcode, psn, payload)
+}
+
+#[test]
+fn a_read_of_one_piece() {
+    let mut node = Node::rc();
+    node.post(1, READ, 600);
+    node.sent();
+    node.handle(read_response(100, RcReadResponseFirst, 256));
+    node.handle(read_response(101, RcReadResponseMiddle, 256));
+    node.handle(read_response(102, RcReadResponseLast, 88));
+    assert_eq!(node.world.read, [(0, 0, 256), (0, 256, 256), (0, 512, 88)]);
+    assert_eq!(node.statuses(), [(1, WcStatus::Success)]);
+    assert_eq!(node.world.sends[0].byte_len, 600);
+    node.post(2, READ, 0);
+    assert_eq!(node.ladder(), [(RcReadRequest, 103, 0)]);
+    node.handle(read_response(103, RcReadResponseOnly, 0));
+    assert_eq!(node.qp.retired(), 2);
+}
+
+#[test]
+fn big_reads_go_in_pieces_bounded_by_max_rd_atomic() {
+    let mut node = Node::rc();
+    let length = 256 * (READ_PIECE * 3 + 1);
+    node.post(1, READ, length);
+    let sent = node.sent();
+    assert_eq!(sent.len(), 2);
+    assert_eq!(sent[1].bth.psn.get(), FIRST + READ_PIECE);
+    assert_eq!(sent[1].reth.unwrap().va, BASE + 256 * u64::from(READ_PIECE));
+    assert_eq!(sent[1].reth.unwrap().length, 256 * READ_PIECE);
+    for n in 0..READ_PIECE {
+        let opcode = match n {
+            0 => RcReadResponseFirst,
+            63 => RcReadResponseLast,
+            _ => RcReadResponseMiddle,
+        };
+        assert!(node.sent().is_empty());
+        node.handle(read_response(FIRST + n, opcode, 256));
+    }
+    assert_eq!(node.ladder(), [(RcReadRequest, FIRST + 2 * READ_PIECE, 0)]);
+    assert_eq!(node.qp.state(), QpState::Rts);
+}
+
+#[test]
+fn a_gap_in_a_read_is_asked_for_at_once_and_once() {
+    let mut node = Node::rc();
+    node.post(1, READ, 256 * 10);
+    node.sent();
+    node.handle(read_response(100, RcReadResponseFirst, 256));
+    for psn in 102..109 {
+        node.handle(read_response(psn, RcReadResponseMiddle, 256));
+    }
+    let sent = node.sent();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0].bth.psn.get(), 101);
+    assert_eq!(sent[0].reth.unwrap().va, BASE + 256);
+    assert_eq!(sent[0].reth.unwrap().length, 256 * 9);
+    node.handle(read_response(109, RcReadResponseLast, 256));
+    assert!(node.sent().is_empty());
+    assert_eq!(node.world.counted(Counter::ImpliedNak), 1);
+    // The first packet of the second stream is lost again.
+    node.handle(read_response(102, RcReadResponseMiddle, 256));
+    assert_eq!(node.ladder(), [(RcReadRequest, 101, 0)]);
+    node.handle(read_response(101, RcReadResponseFirst, 256));
+    for psn in 102..109 {
+        node.handle(read_response(psn, RcReadResponseMiddle, 256));
+    }
+    node.handle(read_response(109, RcReadResponseLast, 256));
+    assert_eq!(node.statuses(), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn an_ack_beyond_a_read_asks_for_the_read_again() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 5);
+    node.post(2, READ, 512);
+    node.post(3, SendOp::Send, 5);
+    node.sent();
+    node.handle(ack(103));
+    assert_eq!(node.statuses(), [(1, WcStatus::Success)]);
+    assert_eq!(
+        node.ladder(),
+        [(RcReadRequest, 101, 0), (RcSendOnly, 103, 5)]
+    );
+}
+
+#[test]
+fn a_read_response_acknowledges_what_is_before_it() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 5);
+    node.post(2, READ, 5);
+    node.sent();
+    node.handle(read_response(101, RcReadResponseOnly, 5));
+    assert_eq!(
+        node.statuses(),
+        [(1, WcStatus::Success), (2, WcStatus::Success)]
+    );
+}
+
+#[test]
+fn bad_read_responses() {
+    for response in [
+        read_response(100, RcReadResponseFirst, 255),
+        read_response(100, RcReadResponseMiddle, 256),
+        read_response(100, RcReadResponseOnly, 256),
+        read_response(100, RcReadResponseLast, 256),
+        packet(RcAtomicAcknowledge, 100, 0),
+    ] {
+        let mut node = Node::rc();
+        node.post(1, READ, 512);
+        node.sent();
+        node.handle(response);
+        assert_eq!(node.statuses(), [(1, WcStatus::BadRespErr)]);
+        assert_eq!(node.qp.state(), QpState::Err);
+    }
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 5);
+    node.sent();
+    node.handle(read_response(100, RcReadResponseOnly, 5));
+    assert_eq!(node.statuses(), [(1, WcStatus::BadRespErr)]);
+}
+
+#[test]
+fn a_read_into_bad_memory() {
+    let mut node = Node::rc();
+    node.post(1, READ, 5);
+    node.sent();
+    node.world.deny_send = Some(MemoryError::Access);
+    node.handle(read_response(100, RcReadResponseOnly, 5));
+    assert_eq!(node.statuses(), [(1, WcStatus::LocProtErr)]);
+}
+
+#[test]
+fn fence_waits_for_reads_only() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 5);
+    node.post(2, READ, 5);
+    let mut fenced = SendWqe::new(3, SendOp::Send, 5);
+    fenced.fence = true;
+    node.qp.post(fenced).unwrap();
+    assert_eq!(node.sent().len(), 2);
+    node.handle(ack(100));
+    assert!(node.sent().is_empty());
+    node.handle(read_response(101, RcReadResponseOnly, 5));
+    assert_eq!(node.ladder(), [(RcSendOnly, 102, 5)]);
+}
+
+#[test]
+fn invalid_wqe_completes_in_its_turn() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 5);
+    node.post(2, SendOp::Invalid(WcStatus::LocQpOpErr), 0);
+    node.post(3, SendOp::Send, 5);
+    assert_eq!(node.sent().len(), 1);
+    assert!(node.statuses().is_empty());
+    node.handle(ack(100));
+    assert_eq!(
+        node.statuses(),
+        [(1, WcStatus::Success), (2, WcStatus::LocQpOpErr)]
+    );
+    node.qp.flush(node.now, &mut node.world, 16);
+    assert_eq!(node.statuses()[2], (3, WcStatus::WrFlushErr));
+}
+
+#[test]
+fn unreadable_payload_fails_the_wqe_in_its_turn() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 5);
+    node.post(2, SendOp::Send, 1000);
+    node.poll(64).unwrap();
+    let run = node.poll(64).unwrap();
+    node.qp
+        .payload_failed(&run, 1, MemoryError::Access, &mut node.world);
+    assert!(node.statuses().is_empty());
+    assert!(node.poll(64).is_none());
+    // Lost: the first WQE is repeated all the same, and what was readable of the second.
+    node.timeout();
+    assert_eq!(node.ladder(), [(RcSendOnly, 100, 5)]);
+    node.handle(ack(100));
+    assert_eq!(
+        node.statuses(),
+        [(1, WcStatus::Success), (2, WcStatus::LocProtErr)]
+    );
+    assert_eq!(node.qp.state(), QpState::Err);
+}
+
+#[test]
+fn unreadable_payload_of_the_only_wqe_fails_at_once() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 5);
+    let run = node.poll(64).unwrap();
+    node.qp
+        .payload_failed(&run, 0, MemoryError::Access, &mut node.world);
+    assert_eq!(node.statuses(), [(1, WcStatus::LocProtErr)]);
+}
+
+#[test]
+fn congestion_pauses_and_resumes_without_a_retry() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 256 * 4);
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let run = node.poll(64).unwrap();
+        assert_eq!((run.psn.get(), run.count), (100, 4));
+        node.qp.congested(node.now, &run, 0);
+        assert!(node.poll(64).is_none());
+        pauses.push(node.timeout() / 1000);
+    }
+    assert_eq!(pauses, [200, 400, 800, 1600, 3200, 3200, 3200, 3200]);
+    // None of it was sent: an ACK of it is a stray.
+    node.handle(ack(100));
+    assert_eq!(node.world.counted(Counter::DropStrayResponse), 1);
+    let run = node.poll(64).unwrap();
+    node.qp.congested(node.now, &run, 2);
+    node.handle(ack(102));
+    assert_eq!(node.world.counted(Counter::DropStrayResponse), 2);
+    node.handle(ack(101));
+    assert_eq!(node.timeout(), 200_000);
+    assert_eq!(
+        node.ladder(),
+        [(RcSendMiddle, 102, 256), (RcSendLast, 103, 256)]
+    );
+    node.handle(ack(103));
+    assert_eq!(node.statuses(), [(1, WcStatus::Success)]);
+    assert_eq!(node.world.counted(Counter::Retry), 0);
+}
+
+#[test]
+fn congestion_of_a_read_request_gives_its_place_back() {
+    let mut attr = attributes();
+    attr.max_rd_atomic = 1;
+    let mut node = Node::with(crate::qp::state::QpKind::Rc, &attr);
+    node.post(1, READ, 5);
+    let run = node.poll(64).unwrap();
+    node.qp.congested(node.now, &run, 0);
+    node.timeout();
+    assert_eq!(node.ladder(), [(RcReadRequest, 100, 0)]);
+}
+
+#[test]
+fn a_full_cq_is_fatal() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 5);
+    node.sent();
+    node.world.cq_full = true;
+    node.handle(ack(100));
+    assert_eq!(node.qp.state(), QpState::Err);
+    assert_eq!(node.world.events, [QpEvent::Fatal]);
+}
+
+#[test]
+fn psns_wrap() {
+    let mut attr = attributes();
+    attr.sq_psn = 0xff_fffe;
+    let mut node = Node::with(crate::qp::state::QpKind::Rc, &attr);
+    node.post(1, SendOp::Send, 256 * 4);
+    let psns: Vec<_> = node.sent().iter().map(|p| p.bth.psn.get()).collect();
+    assert_eq!(psns, [0xff_fffe, 0xff_ffff, 0, 1]);
+    node.handle(ack(0));
+    node.handle(ack(1));
+    assert_eq!(node.qp.retired(), 1);
+}
+
+#[test]
+fn the_longest_message() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 1 << 31);
+    node.post(2, READ, 1 << 31);
+    let mut psn = 0;
+    while node.statuses().is_empty() {
+        let sent = node.sent().len() as u32;
+        assert_ne!(sent, 0);
+        psn += sent;
+        node.handle(ack(FIRST + psn - 1));
+    }
+    assert_eq!(psn, 1 << 23);
+    let first = node.sent()[0];
+    assert_eq!(first.bth.psn.get(), FIRST + (1 << 23));
+    node.post(3, SendOp::Send, (1 << 31) + 1);
+}
+
+#[test]
+fn slots_come_back() {
+    let mut node = Node::rc();
+    for id in 0..64 {
+        assert_eq!(node.qp.next_slot(), Some(id));
+        node.post(id.into(), SendOp::Send, 0);
+    }
+    assert_eq!(node.qp.next_slot(), None);
+    assert!(node.qp.post(SendWqe::new(0, SendOp::Send, 0)).is_err());
+    node.sent();
+    node.handle(ack(FIRST + 9));
+    assert_eq!(node.qp.next_slot(), Some(0));
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A world for unit tests: it remembers what a QP asked of it.
+
+use crate::{
+    cqe::{
+        RecvCqe,
+        SendCqe, //
+    },
+    env::{
+        Counter,
+        CqOverflow,
+        Env,
+        MemoryError,
+        QpEvent,
+        Receive,
+        RemoteAccess, //
+    },
+    qp::{
+        attr::QpAttr,
+        state::{
+            AttrMask,
+            QpKind,
+            QpState, //
+        },
+        Qp,
+        ReadSlot, //
+    },
+    run::{
+        Run,
+        TxPacket, //
+    },
+    types::{
+        Instant,
+        Msn,
+        Mtu,
+        Psn,
+        Qpn,
+        RKey, //
+    },
+    wire::{
+        Aeth,
+        Bth,
+        Opcode,
+        Packet,
+        Reth,
+        Syndrome,
+        ICRC_LEN, //
+    },
+    wqe::{
+        RecvWqe,
+        SendOp,
+        SendWqe, //
+    },
+};
+use core::ops::Range;
+use std::{
+    collections::VecDeque,
+    vec,
+    vec::Vec, //
+};
+
+pub(crate) type TestQp = Qp<Vec<SendWqe>, Vec<ReadSlot>>;
+
+pub(crate) const DEST: u32 = 0x22;
+pub(crate) const RKEY: RKey = RKey(0x77);
+pub(crate) const BASE: u64 = 0x1_0000;
+
+/// Records, and answers as it is told.
+#[derive(Default)]
+pub(crate) struct World {
+    pub(crate) receives: VecDeque<Receive>,
+    /// Placements into receive buffers: offset and length.
+    pub(crate) received: Vec<(u64, u32)>,
+    pub(crate) grhs: u32,
+    /// Placements of READ responses: slot, offset, length.
+    pub(crate) read: Vec<(u32, u32, u32)>,
+    /// Placements of WRITEs: address and length.
+    pub(crate) written: Vec<(u64, u32)>,
+    /// Remote accesses that were checked.
+    pub(crate) checked: Vec<(u64, u32, RemoteAccess)>,
+    pub(crate) invalidated: Vec<RKey>,
+    pub(crate) sends: Vec<SendCqe>,
+    pub(crate) recvs: Vec<RecvCqe>,
+    pub(crate) events: Vec<QpEvent>,
+    pub(crate) counts: [u32; Counter::COUNT],
+    pub(crate) deny_receive: Option<MemoryError>,
+    pub(crate) deny_send: Option<MemoryError>,
+    pub(crate) deny_remote: Option<MemoryError>,
+    pub(crate) deny_invalidate: bool,
+    pub(crate) cq_full: bool,
+}
+
+impl World {
+    pub(crate) fn receive(&mut self, wr_id: u64, length: u64) {
+        self.receives
+            .push_back(Receive::Wqe(RecvWqe { wr_id, length }));
+    }
+
+    pub(crate) fn counted(&self, counter: Counter) -> u32 {
+        self.counts[counter as usize]
+    }
+}
+
+fn deny(error: Option<MemoryError>) -> Result<(), MemoryError> {
+    error.map_or(Ok(()), Err)
+}
+
+impl Env for World {
+    fn take_receive(&mut self) -> Receive {
+        self.receives.pop_front().unwrap_or(Receive::Empty)
+    }
+
+    fn write_receive(&mut self, offset: u64, payload: Range<u32>) -> Result<(), MemoryError> {
+        self.received.push((offset, payload.end - payload.start));
+        deny(self.deny_receive)
+    }
+
+    fn write_grh(&mut self) -> Result<(), MemoryError> {
+        self.grhs += 1;
+        Ok(())
+    }
+
+    fn write_send(&mut self, slot: u32, offset: u32, pay: Range<u32>) -> Result<(), MemoryError> {
+        self.read.push((slot, offset, pay.end - pay.start));
+        deny(self.deny_send)
+    }
+
+    fn check_remote(
+        &mut self,
+        rkey: RKey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<(), MemoryError> {
+        assert_ne!(length, 0);
+        self.checked.push((va, length, access));
+        if rkey != RKEY {
+            return Err(MemoryError::Access);
+        }
+        deny(self.deny_remote)
+    }
+
+    fn write_remote(&mut self, rkey: RKey, va: u64, pay: Range<u32>) -> Result<(), MemoryError> {
+        self.written.push((va, pay.end - pay.start));
+        if rkey != RKEY {
+            return Err(MemoryError::Access);
+        }
+        deny(self.deny_remote)
+    }
+
+    fn invalidate(&mut self, rkey: RKey) -> Result<(), MemoryError> {
+        self.invalidated.push(rkey);
+        match self.deny_invalidate {
+            true => Err(MemoryError::Access),
+            false => Ok(()),
+        }
+    }
+
+    fn complete_send(&mut self, cqe: SendCqe) -> Result<(), CqOverflow> {
+        self.sends.push(cqe);
+        match self.cq_full {
+            true => Err(CqOverflow),
+            false => Ok(()),
+        }
+    }
+
+    fn complete_receive(&mut self, cqe: RecvCqe) -> Result<(), CqOverflow> {
+        self.recvs.push(cqe);
+        match self.cq_full {
+            true => Err(CqOverflow),
+            false => Ok(()),
+        }
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.events.push(event);
+    }
+
+    fn count(&mut self, counter: Counter) {
+        self.counts[counter as usize] += 1;
+    }
+}
+
+/// A QP and its world. Both PSNs start at 100, the path MTU is 256.
+pub(crate) struct Node {
+    pub(crate) qp: TestQp,
+    pub(crate) world: World,
+    pub(crate) now: Instant,
+}
+
+pub(crate) const FIRST: u32 = 100;
+
+pub(crate) fn attributes() -> QpAttr {
+    let mut attr = QpAttr::new();
+    attr.path_mtu = Mtu::M256;
+    attr.rq_psn = FIRST;
+    attr.sq_psn = FIRST;
+    attr.dest_qpn = DEST;
+    attr.access.remote_read = true;
+    attr.access.remote_write = true;
+    attr.max_rd_atomic = 2;
+    attr.max_dest_rd_atomic = 2;
+    attr.min_rnr_timer = 12;
+    attr.timeout = 14;
+    attr.retry_cnt = 3;
+    attr.rnr_retry = 2;
+    attr
+}
+
+/// The attributes that a QP needs to get from one state to the next.
+pub(crate) fn required(kind: QpKind, from: QpState, to: QpState) -> AttrMask {
+    crate::qp::state::transition(kind, from, to)
+        .unwrap()
+        .required
+        | AttrMask::STATE
+}
+
+impl Node {
+    pub(crate) fn reset(kind: QpKind) -> Self {
+        let slots = vec![SendWqe::new(0, SendOp::Send, 0); 64];
+        let reads = vec![ReadSlot::default(); 2];
+        Self {
+            qp: Qp::new(kind, Qpn::new(0x11), slots, reads),
+            world: World::default(),
+            now: Instant(1_000_000_000),
+        }
+    }
+
+    pub(crate) fn go(&mut self, attr: &QpAttr, to: QpState) {
+        let mut attr = *attr;
+        attr.state = to;
+        let mask = required(self.qp.kind(), self.qp.state(), to);
+        self.qp
+            .modify(self.now, &attr, mask, &mut self.world)
+            .unwrap();
+    }
+
+    pub(crate) fn with(kind: QpKind, attr: &QpAttr) -> Self {
+        let mut node = Self::reset(kind);
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            node.go(attr, state);
+        }
+        node
+    }
+
+    /// A connected QP in RTS.
+    pub(crate) fn rc() -> Self {
+        Self::with(QpKind::Rc, &attributes())
+    }
+
+    pub(crate) fn post(&mut self, wr_id: u64, op: SendOp, length: u32) -> u32 {
+        self.qp.post(SendWqe::new(wr_id, op, length)).unwrap()
+    }
+
+    pub(crate) fn poll(&mut self, max: u32) -> Option<Run> {
+        self.qp.poll_transmit(self.now, max, &mut self.world)
+    }
+
+    /// Everything that the QP has to send now, parsed as the peer would.
+    pub(crate) fn sent(&mut self) -> Vec<Packet> {
+        let mut packets = Vec::new();
+        while let Some(run) = self.poll(64) {
+            for index in 0..run.count {
+                packets.push(parse(&run.packet(index).unwrap()));
+            }
+            assert!(run.packet(run.count).is_none());
+        }
+        packets
+    }
+
+    /// What [`Self::sent`] sent, in short.
+    pub(crate) fn ladder(&mut self) -> Vec<(Opcode, u32, u32)> {
+        self.sent().iter().map(short).collect()
+    }
+
+    pub(crate) fn handle(&mut self, packet: Packet) {
+        self.qp.handle_packet(self.now, &packet, &mut self.world);
+    }
+
+    pub(crate) fn later(&mut self, ns: u64) {
+        self.now = self.now.after(ns);
+    }
+
+    /// Lets the next timer fire. Returns how long it took.
+    pub(crate) fn timeout(&mut self) -> u64 {
+        let at = self.qp.poll_timeout().unwrap();
+        let took = at.0 - self.now.0;
+        self.now = at;
+        self.qp.handle_timeout(self.now, &mut self.world);
+        took
+    }
+
+    pub(crate) fn statuses(&self) -> Vec<(u64, crate::cqe::WcStatus)> {
+        let cqes = self.world.sends.iter();
+        cqes.map(|cqe| (cqe.wr_id, cqe.status)).collect()
+    }
+}
+
+pub(crate) fn short(packet: &Packet) -> (Opcode, u32, u32) {
+    let bth = packet.bth;
+    (bth.opcode, bth.psn.get(), packet.payload_len)
+}
+
+/// Reads a packet of ours back.
+pub(crate) fn parse(tx: &TxPacket) -> Packet {
+    let header = &tx.header[..tx.header_len];
+    let payload = tx.payload_len as usize + usize::from(tx.pad);
+    let packet = Packet::parse(header, tx.header_len + payload + ICRC_LEN).unwrap();
+    assert_eq!(packet.payload_len, tx.payload_len);
+    assert_eq!(packet.bth.psn, tx.psn);
+    packet
+}
+
+pub(crate) fn packet(opcode: Opcode, psn: u32, payload: u32) -> Packet {
+    let mut packet = Packet::new(Bth::new(opcode, Qpn::new(0x11), Psn::new(psn)));
+    packet.payload_len = payload;
+    packet.bth.ack_req = opcode.ends_message();
+    if opcode.has_aeth() {
+        packet.aeth = Some(Aeth {
+            syndrome: Syndrome::ACK,
+            msn: Msn::new(0),
+        });
+    }
+    if opcode.has_imm() {
+        packet.imm = Some([1, 2, 3, 4]);
+    }
+    if opcode.has_ieth() {
+        packet.ieth = Some(RKEY);
+    }
+    packet
+}
+
+pub(crate) fn ack(psn: u32) -> Packet {
+    answer(psn, Syndrome::ACK)
+}
+
+pub(crate) fn answer(psn: u32, syndrome: Syndrome) -> Packet {
+    let mut packet = packet(Opcode::RcAcknowledge, psn, 0);
+    packet.aeth = Some(Aeth {
+        syndrome,
+        msn: Msn::new(0),
+    });
+    packet
+}
+
+pub(crate) fn reth(mut packet: Packet, va: u64, length: u32) -> Packet {
+    packet.reth = Some(Reth {
+        va,
+        rkey: RKEY,
+        length,
+    });
+    packet
+}
