@@ -14,6 +14,9 @@
 //! A datagram is complete when it has been handed to the network, which is when the driver asks for
 //! the next one without having complained about it.
 
+#[cfg(test)]
+mod tests;
+
 use crate::{
     cqe::{
         RecvCqe,

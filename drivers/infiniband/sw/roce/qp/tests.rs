@@ -1,1 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0
+//! States, attributes and what concerns both halves.
 
+use super::*;
+use crate::{
+    cqe::WcStatus,
+    env::QpEvent,
+    testing::{
+        ack,
+        attributes,
+        packet,
+        required,
+        reth,
+        Node,
+        BASE, //
+    },
+    wire::Opcode,
+    wqe::SendOp,
+};
+use std::{
+    format,
+    println,
+    string::String, //
+};
+
+/// The legal transitions and their attributes; run with `--nocapture` to see all.
+#[test]
+fn table_of_transitions() {
+    let mut table = String::new();
+    for kind in [QpKind::Rc, QpKind::Ud, QpKind::Gsi] {
+        for from in QpState::ALL {
+            for to in QpState::ALL {
+                if let Some(rule) = state::transition(kind, from, to) {
+                    let pair = format!("{from:?} -> {to:?}");
+                    table += &format!("{kind:?} {pair:<14} [{}]", rule.required);
+                    table += &format!(" ({})\n", rule.allowed);
+                    assert_eq!(rule.required.0 & rule.allowed.0, 0);
+                }
+            }
+        }
+    }
+    println!("{table}");
+    for line in [
+        "Rc Reset -> Init  [ACCESS_FLAGS PKEY_INDEX PORT] ()",
+        "Rc Init -> Rtr    [AV PATH_MTU RQ_PSN MIN_RNR_TIMER MAX_DEST_RD_ATOMIC DEST_QPN] \
+         (ACCESS_FLAGS PKEY_INDEX ALT_PATH)",
+        "Rc Rtr -> Rts     [TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC SQ_PSN] \
+         (CUR_STATE ACCESS_FLAGS ALT_PATH MIN_RNR_TIMER PATH_MIG_STATE)",
+        "Rc Rts -> Sqd     [] (EN_SQD_ASYNC_NOTIFY)",
+        "Ud Sqe -> Rts     [] (CUR_STATE QKEY)",
+        "Gsi Reset -> Init  [PKEY_INDEX QKEY] ()",
+    ] {
+        assert!(table.contains(line), "{line}");
+    }
+    let count = |kind: &str| table.lines().filter(|line| line.starts_with(kind)).count();
+    assert_eq!((count("Rc"), count("Ud"), count("Gsi")), (21, 22, 22));
+}
+
+#[test]
+fn codes_of_states() {
+    for state in QpState::ALL {
+        assert_eq!(QpState::from_code(state.code()), Some(state));
+    }
+    assert_eq!(QpState::from_code(7), None);
+}
+
+#[test]
+fn modify_wants_exactly_the_right_attributes() {
+    for to in QpState::ALL {
+        for bit in 1..32 {
+            let mut node = Node::reset(QpKind::Rc);
+            let attr = QpAttr {
+                state: to,
+                ..attributes()
+            };
+            if state::transition(QpKind::Rc, QpState::Reset, to).is_none() {
+                let result = node
+                    .qp
+                    .modify(node.now, &attr, AttrMask::STATE, &mut node.world);
+                assert_eq!(result, Err(AttrError::Transition));
+                continue;
+            }
+            let mask = required(QpKind::Rc, QpState::Reset, to);
+            let flipped = AttrMask(mask.0 ^ 1 << bit);
+            let result = node.qp.modify(node.now, &attr, flipped, &mut node.world);
+            let bit = AttrMask(1 << bit);
+            if bit == AttrMask::CUR_STATE {
+                // RESET is right, but may not be given here.
+                assert_eq!(result, Err(AttrError::NotAllowed(bit)));
+            } else if mask.contains(bit) {
+                assert_eq!(result, Err(AttrError::Missing(bit)));
+            } else {
+                assert_eq!(result, Err(AttrError::NotAllowed(bit)));
+            }
+            assert_eq!(node.qp.attr(), QpAttr::new());
+        }
+    }
+}
+
+#[test]
+fn ranges_are_checked_and_nothing_is_taken_over() {
+    let good = attributes();
+    let bad: [(AttrMask, fn(&mut QpAttr)); 4] = [
+        (AttrMask::DEST_QPN, |attr| attr.dest_qpn = 1 << 24),
+        (AttrMask::RQ_PSN, |attr| attr.rq_psn = 1 << 24),
+        (AttrMask::MIN_RNR_TIMER, |attr| attr.min_rnr_timer = 32),
+        (AttrMask::MAX_DEST_RD_ATOMIC, |attr| {
+            attr.max_dest_rd_atomic = 3
+        }),
+    ];
+    for (mask, spoil) in bad {
+        let mut node = Node::reset(QpKind::Rc);
+        node.go(&good, QpState::Init);
+        let before = node.qp.attr();
+        let mut attr = good;
+        attr.state = QpState::Rtr;
+        spoil(&mut attr);
+        let all = required(QpKind::Rc, QpState::Init, QpState::Rtr);
+        let result = node.qp.modify(node.now, &attr, all, &mut node.world);
+        assert_eq!(result, Err(AttrError::Range(mask)));
+        assert_eq!(node.qp.attr(), before);
+    }
+    let bad: [(AttrMask, fn(&mut QpAttr)); 5] = [
+        (AttrMask::SQ_PSN, |attr| attr.sq_psn = 1 << 24),
+        (AttrMask::TIMEOUT, |attr| attr.timeout = 32),
+        (AttrMask::RETRY_CNT, |attr| attr.retry_cnt = 8),
+        (AttrMask::RNR_RETRY, |attr| attr.rnr_retry = 8),
+        (AttrMask::MAX_QP_RD_ATOMIC, |attr| attr.max_rd_atomic = 129),
+    ];
+    for (mask, spoil) in bad {
+        let mut node = Node::reset(QpKind::Rc);
+        node.go(&good, QpState::Init);
+        node.go(&good, QpState::Rtr);
+        let mut attr = good;
+        attr.state = QpState::Rts;
+        spoil(&mut attr);
+        let all = required(QpKind::Rc, QpState::Rtr, QpState::Rts);
+        let result = node.qp.modify(node.now, &attr, all, &mut node.world);
+        assert_eq!(result, Err(AttrError::Range(mask)));
+        assert_eq!(node.qp.state(), QpState::Rtr);
+    }
+    // Also where the state does not change.
+    let mut node = Node::rc();
+    let mut attr = good;
+    attr.min_rnr_timer = 77;
+    let mask = AttrMask::MIN_RNR_TIMER;
+    let result = node.qp.modify(node.now, &attr, mask, &mut node.world);
+    assert_eq!(result, Err(AttrError::Range(mask)));
+    attr.min_rnr_timer = 3;
+    node.qp
+        .modify(node.now, &attr, mask, &mut node.world)
+        .unwrap();
+    assert_eq!(node.qp.attr().min_rnr_timer, 3);
+}
+
+#[test]
+fn the_current_state_is_checked() {
+    let mut node = Node::rc();
+    let mut attr = attributes();
+    attr.state = QpState::Rts;
+    attr.cur_state = QpState::Sqd;
+    let mask = AttrMask::STATE | AttrMask::CUR_STATE;
+    let result = node.qp.modify(node.now, &attr, mask, &mut node.world);
+    assert_eq!(result, Err(AttrError::CurrentState));
+    attr.cur_state = QpState::Rts;
+    let result = node.qp.modify(node.now, &attr, mask, &mut node.world);
+    assert_eq!(result, Ok(()));
+}
+
+#[test]
+fn query_returns_what_was_set() {
+    let node = Node::rc();
+    let expected = QpAttr {
+        state: QpState::Rts,
+        ..attributes()
+    };
+    assert_eq!(node.qp.attr(), expected);
+}
+
+#[test]
+fn sends_are_taken_only_where_they_can_go() {
+    let mut node = Node::reset(QpKind::Rc);
+    let attr = attributes();
+    let wqe = SendWqe::new(1, SendOp::Send, 0);
+    for state in [QpState::Init, QpState::Rtr] {
+        assert_eq!(node.qp.post(wqe), Err(PostError::State));
+        node.go(&attr, state);
+    }
+    assert_eq!(node.qp.post(wqe), Err(PostError::State));
+    node.go(&attr, QpState::Rts);
+    assert_eq!(node.qp.post(wqe), Ok(0));
+}
+
+#[test]
+fn drains_what_was_started() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 1000);
+    let run = node.poll(2).unwrap();
+    assert_eq!(run.count, 2);
+    node.post(2, SendOp::Send, 5);
+    let mut attr = attributes();
+    attr.state = QpState::Sqd;
+    attr.en_sqd_async_notify = true;
+    let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
+    node.qp
+        .modify(node.now, &attr, mask, &mut node.world)
+        .unwrap();
+    assert!(node.qp.is_draining());
+    assert_eq!(node.sent().len(), 2);
+    assert!(node.world.events.is_empty());
+    node.handle(ack(103));
+    assert_eq!(node.world.events, [QpEvent::SqDrained]);
+    assert!(!node.qp.is_draining());
+    assert!(node.sent().is_empty());
+    node.go(&attr, QpState::Rts);
+    assert_eq!(node.ladder(), [(Opcode::RcSendOnly, 104, 5)]);
+    // Nothing was started: drained at once.
+    let mut node = Node::rc();
+    node.qp
+        .modify(node.now, &attr, mask, &mut node.world)
+        .unwrap();
+    assert_eq!(node.world.events, [QpEvent::SqDrained]);
+    // Not asked for: no event.
+    let mut node = Node::rc();
+    node.go(&attr, QpState::Sqd);
+    assert!(node.world.events.is_empty());
+}
+
+#[test]
+fn err_flushes_in_order_and_in_bounds() {
+    let mut node = Node::rc();
+    for id in 0..5 {
+        node.post(id, SendOp::Send, 5);
+        node.world.receive(10 + id, 100);
+    }
+    node.sent();
+    node.handle(packet(Opcode::RcSendFirst, 100, 256));
+    node.handle(ack(100));
+    let mut silent = SendWqe::new(5, SendOp::Send, 5);
+    silent.signaled = false;
+    node.qp.post(silent).unwrap();
+    // 100 bytes are too few for the SEND: it fails the QP.
+    assert_eq!(node.qp.state(), QpState::Err);
+    assert_eq!(node.world.recvs[0].status, WcStatus::LocLenErr);
+    node.go(&attributes(), QpState::Err);
+    assert!(node.sent().is_empty());
+    while node.qp.flush(node.now, &mut node.world, 2) {}
+    let sends: std::vec::Vec<_> = node.world.sends.iter().map(|cqe| cqe.wr_id).collect();
+    assert_eq!(sends, [0, 1, 2, 3, 4, 5]);
+    assert_eq!(node.world.sends[5].status, WcStatus::WrFlushErr);
+    let recvs: std::vec::Vec<_> = node.world.recvs.iter().map(|cqe| cqe.wr_id).collect();
+    assert_eq!(recvs, [10, 11, 12, 13, 14]);
+    assert_eq!(node.qp.retired(), 6);
+}
+
+#[test]
+fn err_flushes_the_receive_of_a_broken_off_message() {
+    let mut node = Node::rc();
+    node.world.receive(1, 1000);
+    node.world.receive(2, 1000);
+    node.handle(packet(Opcode::RcSendFirst, 100, 256));
+    node.go(&attributes(), QpState::Err);
+    assert!(!node.qp.flush(node.now, &mut node.world, 16));
+    let recvs: std::vec::Vec<_> = node.world.recvs.iter().map(|cqe| cqe.wr_id).collect();
+    assert_eq!(recvs, [1, 2]);
+}
+
+#[test]
+fn reset_starts_anew() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 1000);
+    node.handle(reth(packet(Opcode::RcReadRequest, 100, 0), BASE, 500));
+    let read = node.poll(64).unwrap();
+    let send = node.poll(64).unwrap();
+    node.go(&attributes(), QpState::Reset);
+    assert_eq!(node.qp.attr(), QpAttr::new());
+    assert_eq!(node.qp.retired(), 0);
+    assert_eq!(node.qp.poll_timeout(), None);
+    // What the driver still says about the old life is not heard.
+    for run in [read, send] {
+        node.qp.congested(node.now, &run, 0);
+        node.qp
+            .payload_failed(&run, 0, MemoryError::Access, &mut node.world);
+    }
+    assert_eq!(node.qp.state(), QpState::Reset);
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        node.go(&attributes(), state);
+    }
+    assert!(node.sent().is_empty());
+    assert!(node.world.sends.is_empty());
+    node.post(2, SendOp::Send, 5);
+    assert_eq!(node.ladder(), [(Opcode::RcSendOnly, 100, 5)]);
+}
+
+#[test]
+fn requests_and_replies_take_turns() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 256 * 20);
+    node.handle(reth(packet(Opcode::RcReadRequest, 100, 0), BASE, 256 * 20));
+    let mut roles = std::vec::Vec::new();
+    while let Some(run) = node.poll(8) {
+        roles.push((run.is_requester(), run.count));
+    }
+    assert_eq!(
+        roles,
+        [
+            (false, 8),
+            (true, 8),
+            (false, 8),
+            (true, 8),
+            (false, 4),
+            (true, 4)
+        ]
+    );
+}
+
+#[test]
+fn odd_storage() {
+    let slots = std::vec![SendWqe::new(0, SendOp::Send, 0); 5];
+    let mut qp = Qp::new(
+        QpKind::Rc,
+        Qpn::new(1),
+        slots,
+        std::vec::Vec::<ReadSlot>::new(),
+    );
+    assert_eq!(qp.next_slot(), Some(0));
+    assert!(qp
+        .set_read_slots(std::vec![ReadSlot::default(); 3])
+        .is_empty());
+    let none = std::vec::Vec::<SendWqe>::new();
+    let qp = Qp::new(
+        QpKind::Rc,
+        Qpn::new(1),
+        none,
+        std::vec::Vec::<ReadSlot>::new(),
+    );
+    assert_eq!(qp.next_slot(), None);
+}

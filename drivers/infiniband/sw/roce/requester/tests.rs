@@ -616,7 +616,14 @@ fn the_longest_message() {
     assert_eq!(psn, 1 << 23);
     let first = node.sent()[0];
     assert_eq!(first.bth.psn.get(), FIRST + (1 << 23));
+}
+
+#[test]
+fn a_message_that_is_too_long() {
+    let mut node = Node::rc();
     node.post(3, SendOp::Send, (1 << 31) + 1);
+    assert!(node.sent().is_empty());
+    assert_eq!(node.statuses(), [(3, WcStatus::LocLenErr)]);
 }
 
 #[test]
