@@ -23,7 +23,11 @@
 //! ```
 
 pub mod read;
+mod refuse;
 mod reply;
+
+pub(crate) use refuse::failed_receive;
+
 #[cfg(test)]
 mod tests;
 
@@ -37,7 +41,6 @@ use crate::{
         Counter,
         Env,
         MemoryError,
-        QpEvent,
         Receive,
         RemoteAccess, //
     },
@@ -62,8 +65,7 @@ use crate::{
 use core::ops::DerefMut;
 use read::{
     ReadQueue,
-    ReadSlot,
-    Reply, //
+    ReadSlot, //
 };
 
 /// The message that is being received.
@@ -249,35 +251,6 @@ where
         }
     }
 
-    /// A repeated READ request.
-    fn read_again<E: Env + ?Sized>(&mut self, packet: &Packet, ctx: &Context<'_>, env: &mut E) {
-        let psn = packet.bth.psn;
-        let Some(reth) = packet.reth.filter(|reth| reth.length <= MAX_MESSAGE) else {
-            env.count(Counter::DropSequence);
-            return;
-        };
-        let packets = ctx.attr.path_mtu.packets(reth.length);
-        let Some(age) = self.reads.find_repeated(psn, packets) else {
-            env.count(Counter::DropSequence);
-            return;
-        };
-        let checked = match ctx.attr.access.remote_read {
-            true => check(&reth, RemoteAccess::Read, env),
-            false => Err(NakCode::InvalidRequest),
-        };
-        match checked {
-            Ok(()) => self
-                .reads
-                .repeat(age, self.reply_to(psn, packets, &reth, true)),
-            // It was good once. If the peer still waits for it, it learns of this; if this is a
-            // ghost, nothing happens.
-            Err(code) => match self.answer {
-                Answer::None | Answer::Ack => self.answer = Answer::Refused { psn, code },
-                Answer::Sequence { .. } | Answer::NotReady | Answer::Refused { .. } => {}
-            },
-        }
-    }
-
     /// A SEND packet in order.
     #[inline]
     fn send<E: Env + ?Sized>(
@@ -301,7 +274,10 @@ where
             Some(receive) => receive,
             None => match env.take_receive() {
                 Receive::Wqe(receive) => receive,
-                Receive::Empty => return Ok(self.not_ready(env)),
+                Receive::Empty => {
+                    self.not_ready(env);
+                    return Ok(());
+                }
                 Receive::Invalid { wr_id } => return Err(self.bad_receive(wr_id, ctx, env)),
             },
         };
@@ -394,7 +370,10 @@ where
         if packet.imm.is_some() && self.receive.is_none() {
             match env.take_receive() {
                 Receive::Wqe(receive) => self.receive = Some(receive),
-                Receive::Empty => return Ok(self.not_ready(env)),
+                Receive::Empty => {
+                    self.not_ready(env);
+                    return Ok(());
+                }
                 Receive::Invalid { wr_id } => return Err(self.bad_receive(wr_id, ctx, env)),
             }
         }
@@ -417,50 +396,6 @@ where
         }
         self.accept(packet, 1);
         Ok(())
-    }
-
-    /// A READ request in order.
-    fn read_request<E: Env + ?Sized>(
-        &mut self,
-        packet: &Packet,
-        ctx: &Context<'_>,
-        env: &mut E,
-    ) -> Result<(), Failure> {
-        let reth = match packet.reth {
-            Some(reth)
-                if self.message == Message::Idle
-                    && ctx.attr.access.remote_read
-                    && reth.length <= MAX_MESSAGE =>
-            {
-                reth
-            }
-            Some(_) | None => return Err(self.refuse(NakCode::InvalidRequest, ctx, env)),
-        };
-        if let Err(code) = check(&reth, RemoteAccess::Read, env) {
-            return Err(self.refuse(code, ctx, env));
-        }
-        let packets = ctx.attr.path_mtu.packets(reth.length);
-        let mut reply = self.reply_to(packet.bth.psn, packets, &reth, false);
-        reply.msn = self.msn.next();
-        let limit = usize::from(ctx.attr.max_dest_rd_atomic);
-        if !self.reads.push(reply, limit) {
-            return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
-        }
-        self.accept(packet, packets);
-        Ok(())
-    }
-
-    fn reply_to(&self, first: Psn, packets: u32, reth: &Reth, repeated: bool) -> Reply {
-        Reply {
-            first,
-            packets,
-            sent: 0,
-            va: reth.va,
-            rkey: reth.rkey,
-            length: reth.length,
-            msn: self.msn,
-            repeated,
-        }
     }
 
     /// The expected packet was executed; it takes `psns` PSNs.
@@ -490,53 +425,6 @@ where
         self.silence = Silence::NotReady;
     }
 
-    /// Refuses the expected packet.
-    fn refuse<E: Env + ?Sized>(
-        &mut self,
-        code: NakCode,
-        ctx: &Context<'_>,
-        env: &mut E,
-    ) -> Failure {
-        self.fail_receive(WcStatus::RemInvReqErr, code, ctx, env)
-    }
-
-    /// Refuses the expected packet. A receive WQE that was taken for its message completes with
-    /// this status; without one, an event tells of it.
-    fn fail_receive<E: Env + ?Sized>(
-        &mut self,
-        status: WcStatus,
-        code: NakCode,
-        ctx: &Context<'_>,
-        env: &mut E,
-    ) -> Failure {
-        let failure = self.refuse_at(self.expected, code, env);
-        let Some(receive) = self.receive.take() else {
-            return failure;
-        };
-        match env.complete_receive(failed_receive(receive.wr_id, status, ctx)) {
-            Ok(()) => Failure::Completed,
-            Err(overflow) => overflow.into(),
-        }
-    }
-
-    /// Refuses the packet with this PSN.
-    fn refuse_at<E: Env + ?Sized>(&mut self, psn: Psn, code: NakCode, env: &mut E) -> Failure {
-        self.answer = Answer::Refused { psn, code };
-        self.parting = true;
-        self.message = Message::Idle;
-        match code {
-            NakCode::RemoteAccess => {
-                env.count(Counter::AccessViolation);
-                Failure::Event(QpEvent::AccessErr)
-            }
-            NakCode::InvalidRequest | NakCode::InvalidRd | NakCode::PsnSequence => {
-                env.count(Counter::InvalidRequest);
-                Failure::Event(QpEvent::ReqErr)
-            }
-            NakCode::RemoteOperational => Failure::Event(QpEvent::Fatal),
-        }
-    }
-
     /// Completes the current receive WQE with success.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "all of a completion's")]
@@ -564,53 +452,6 @@ where
             self.refuse_at(self.expected, NakCode::RemoteOperational, env);
             overflow.into()
         })
-    }
-
-    /// The next receive WQE was malformed.
-    fn bad_receive<E: Env + ?Sized>(
-        &mut self,
-        wr_id: u64,
-        ctx: &Context<'_>,
-        env: &mut E,
-    ) -> Failure {
-        // Its length does not matter: it only completes.
-        self.receive = Some(RecvWqe { wr_id, length: 0 });
-        let code = NakCode::RemoteOperational;
-        self.fail_receive(WcStatus::LocQpOpErr, code, ctx, env)
-    }
-
-    /// Completes up to `max` receives with a flush error. Returns whether there may be more.
-    pub(crate) fn flush<E: Env + ?Sized>(
-        &mut self,
-        ctx: &Context<'_>,
-        env: &mut E,
-        max: u32,
-    ) -> bool {
-        for _ in 0..max {
-            let wr_id = match self.receive.take() {
-                Some(receive) => receive.wr_id,
-                None => match env.take_receive() {
-                    Receive::Wqe(receive) => receive.wr_id,
-                    Receive::Invalid { wr_id } => wr_id,
-                    Receive::Empty => return false,
-                },
-            };
-            let _ = env.complete_receive(failed_receive(wr_id, WcStatus::WrFlushErr, ctx));
-        }
-        true
-    }
-}
-
-/// The completion of a receive WQE that failed.
-pub(crate) fn failed_receive(wr_id: u64, status: WcStatus, ctx: &Context<'_>) -> RecvCqe {
-    RecvCqe {
-        wr_id,
-        status,
-        write_imm: false,
-        byte_len: 0,
-        data: RecvData::None,
-        src_qp: ctx.dest_qp(),
-        solicited: true,
     }
 }
 

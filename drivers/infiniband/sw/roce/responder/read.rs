@@ -14,10 +14,33 @@
 //! follow it again from where they were. A repetition of an older READ cannot be honest and is
 //! dropped.
 
-use crate::types::{
-    Msn,
-    Psn,
-    RKey, //
+use crate::{
+    env::{
+        Counter,
+        Env,
+        RemoteAccess, //
+    },
+    qp::{
+        Context,
+        Failure, //
+    },
+    requester::MAX_MESSAGE,
+    responder::{
+        check,
+        Answer,
+        Message,
+        Responder, //
+    },
+    types::{
+        Msn,
+        Psn,
+        RKey, //
+    },
+    wire::{
+        NakCode,
+        Packet,
+        Reth, //
+    },
 };
 use core::ops::DerefMut;
 
@@ -216,5 +239,88 @@ where
             reply.sent = reply.packets;
         }
         self.settle();
+    }
+}
+
+impl<R> Responder<R>
+where
+    R: DerefMut<Target = [ReadSlot]>,
+{
+    /// A READ request in order.
+    pub(super) fn read_request<E: Env + ?Sized>(
+        &mut self,
+        packet: &Packet,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        let reth = match packet.reth {
+            Some(reth)
+                if self.message == Message::Idle
+                    && ctx.attr.access.remote_read
+                    && reth.length <= MAX_MESSAGE =>
+            {
+                reth
+            }
+            Some(_) | None => return Err(self.refuse(NakCode::InvalidRequest, ctx, env)),
+        };
+        if let Err(code) = check(&reth, RemoteAccess::Read, env) {
+            return Err(self.refuse(code, ctx, env));
+        }
+        let packets = ctx.attr.path_mtu.packets(reth.length);
+        let mut reply = self.reply_to(packet.bth.psn, packets, &reth, false);
+        reply.msn = self.msn.next();
+        let limit = usize::from(ctx.attr.max_dest_rd_atomic);
+        if !self.reads.push(reply, limit) {
+            return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+        }
+        self.accept(packet, packets);
+        Ok(())
+    }
+
+    /// A repeated READ request.
+    pub(super) fn read_again<E: Env + ?Sized>(
+        &mut self,
+        packet: &Packet,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) {
+        let psn = packet.bth.psn;
+        let Some(reth) = packet.reth.filter(|reth| reth.length <= MAX_MESSAGE) else {
+            env.count(Counter::DropSequence);
+            return;
+        };
+        let packets = ctx.attr.path_mtu.packets(reth.length);
+        let Some(age) = self.reads.find_repeated(psn, packets) else {
+            env.count(Counter::DropSequence);
+            return;
+        };
+        let checked = match ctx.attr.access.remote_read {
+            true => check(&reth, RemoteAccess::Read, env),
+            false => Err(NakCode::InvalidRequest),
+        };
+        match checked {
+            Ok(()) => self
+                .reads
+                .repeat(age, self.reply_to(psn, packets, &reth, true)),
+            // It was good once. If the peer still waits for it, it learns of this; if this is a
+            // ghost, nothing happens.
+            Err(code) => match self.answer {
+                Answer::None | Answer::Ack => self.answer = Answer::Refused { psn, code },
+                Answer::Sequence { .. } | Answer::NotReady | Answer::Refused { .. } => {}
+            },
+        }
+    }
+
+    fn reply_to(&self, first: Psn, packets: u32, reth: &Reth, repeated: bool) -> Reply {
+        Reply {
+            first,
+            packets,
+            sent: 0,
+            va: reth.va,
+            rkey: reth.rkey,
+            length: reth.length,
+            msn: self.msn,
+            repeated,
+        }
     }
 }

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+//! How the responder fails: the NAK, the completion in error, the event, the flush.
+
+use crate::{
+    cqe::{
+        RecvCqe,
+        RecvData,
+        WcStatus, //
+    },
+    env::{
+        Counter,
+        Env,
+        QpEvent,
+        Receive, //
+    },
+    qp::{
+        Context,
+        Failure, //
+    },
+    responder::{
+        read::ReadSlot,
+        Answer,
+        Message,
+        Responder, //
+    },
+    types::Psn,
+    wire::NakCode,
+    wqe::RecvWqe,
+};
+use core::ops::DerefMut;
+
+impl<R> Responder<R>
+where
+    R: DerefMut<Target = [ReadSlot]>,
+{
+    /// Refuses the expected packet.
+    pub(super) fn refuse<E: Env + ?Sized>(
+        &mut self,
+        code: NakCode,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Failure {
+        self.fail_receive(WcStatus::RemInvReqErr, code, ctx, env)
+    }
+
+    /// Refuses the expected packet. A receive WQE that was taken for its message completes with
+    /// this status; without one, an event tells of it.
+    pub(super) fn fail_receive<E: Env + ?Sized>(
+        &mut self,
+        status: WcStatus,
+        code: NakCode,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Failure {
+        let failure = self.refuse_at(self.expected, code, env);
+        let Some(receive) = self.receive.take() else {
+            return failure;
+        };
+        match env.complete_receive(failed_receive(receive.wr_id, status, ctx)) {
+            Ok(()) => Failure::Completed,
+            Err(overflow) => overflow.into(),
+        }
+    }
+
+    /// Refuses the packet with this PSN.
+    pub(super) fn refuse_at<E: Env + ?Sized>(
+        &mut self,
+        psn: Psn,
+        code: NakCode,
+        env: &mut E,
+    ) -> Failure {
+        self.answer = Answer::Refused { psn, code };
+        self.parting = true;
+        self.message = Message::Idle;
+        match code {
+            NakCode::RemoteAccess => {
+                env.count(Counter::AccessViolation);
+                Failure::Event(QpEvent::AccessErr)
+            }
+            NakCode::InvalidRequest | NakCode::InvalidRd | NakCode::PsnSequence => {
+                env.count(Counter::InvalidRequest);
+                Failure::Event(QpEvent::ReqErr)
+            }
+            NakCode::RemoteOperational => Failure::Event(QpEvent::Fatal),
+        }
+    }
+
+    /// The next receive WQE was malformed.
+    pub(super) fn bad_receive<E: Env + ?Sized>(
+        &mut self,
+        wr_id: u64,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Failure {
+        // Its length does not matter: it only completes.
+        self.receive = Some(RecvWqe { wr_id, length: 0 });
+        let code = NakCode::RemoteOperational;
+        self.fail_receive(WcStatus::LocQpOpErr, code, ctx, env)
+    }
+
+    /// Completes up to `max` receives with a flush error. Returns whether there may be more.
+    pub(crate) fn flush<E: Env + ?Sized>(
+        &mut self,
+        ctx: &Context<'_>,
+        env: &mut E,
+        max: u32,
+    ) -> bool {
+        for _ in 0..max {
+            let wr_id = match self.receive.take() {
+                Some(receive) => receive.wr_id,
+                None => match env.take_receive() {
+                    Receive::Wqe(receive) => receive.wr_id,
+                    Receive::Invalid { wr_id } => wr_id,
+                    Receive::Empty => return false,
+                },
+            };
+            let _ = env.complete_receive(failed_receive(wr_id, WcStatus::WrFlushErr, ctx));
+        }
+        true
+    }
+}
+
+/// The completion of a receive WQE that failed.
+pub(crate) fn failed_receive(wr_id: u64, status: WcStatus, ctx: &Context<'_>) -> RecvCqe {
+    RecvCqe {
+        wr_id,
+        status,
+        write_imm: false,
+        byte_len: 0,
+        data: RecvData::None,
+        src_qp: ctx.dest_qp(),
+        solicited: true,
+    }
+}
