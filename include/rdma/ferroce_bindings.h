@@ -10,6 +10,7 @@
 
 /* net, sync */
 #include <linux/crc32.h>
+#include <linux/inetdevice.h>
 #include <linux/netdevice.h>
 #include <linux/skbuff.h>
 #include <net/ip6_route.h>

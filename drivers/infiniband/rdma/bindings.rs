@@ -18,7 +18,9 @@
     warnings
 )]
 mod generated {
-    use kernel::{bindings::*, ffi};
+    // What is generated here shadows what is only declared, opaque, in the kernel crate.
+    pub use kernel::bindings::*;
+    use kernel::ffi;
     use pin_init::MaybeZeroable;
 
     include!(concat!(env!("RDMA_OBJ"), "/bindings_generated.rs"));
@@ -27,7 +29,7 @@ mod generated {
 #[allow(clippy::all, dead_code, improper_ctypes, missing_docs, warnings)]
 mod helpers {
     use super::generated::*;
-    use kernel::{bindings::*, ffi};
+    use kernel::ffi;
 
     include!(concat!(env!("RDMA_OBJ"), "/bindings_helpers_generated.rs"));
 }
@@ -35,6 +37,5 @@ mod helpers {
 #[allow(unused_imports)]
 pub(crate) use {
     generated::*,
-    helpers::*,
-    kernel::bindings::*, //
+    helpers::*, //
 };

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The IP header of a packet, as bytes.
+//!
+//! C headers: [`include/uapi/linux/ip.h`](srctree/include/uapi/linux/ip.h),
+//! [`include/uapi/linux/ipv6.h`](srctree/include/uapi/linux/ipv6.h)
+//!
+//! Would become `rust/kernel/net/ip_header.rs`.
+
+/// Length of an IPv4 header without options, in bytes.
+pub const IPV4_LEN: usize = 20;
+
+/// Length of an IPv6 header without extension headers, in bytes.
+pub const IPV6_LEN: usize = 40;
+
+/// Length of a UDP header, in bytes.
+pub const UDP_LEN: usize = 8;
+
+/// The fixed part of an IP header, in network byte order.
+#[derive(Clone, Copy)]
+pub enum IpHeader<'a> {
+    /// IPv4, without the options.
+    V4(&'a [u8; IPV4_LEN]),
+    /// IPv6, without the extension headers.
+    V6(&'a [u8; IPV6_LEN]),
+}
+
+impl<'a> IpHeader<'a> {
+    /// Whether this is IPv4.
+    #[inline]
+    pub fn is_v4(&self) -> bool {
+        matches!(self, Self::V4(_))
+    }
+
+    /// The header as a slice of 20 or 40 bytes.
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        match *self {
+            Self::V4(bytes) => bytes,
+            Self::V6(bytes) => bytes,
+        }
+    }
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A datagram that came in.
+//!
+//! C header: [`include/linux/skbuff.h`](srctree/include/linux/skbuff.h)
+//!
+//! Would become `rust/kernel/net/skbuff/rx.rs`.
+
+use crate::{
+    bindings,
+    net::{
+        ip_header::{
+            IpHeader,
+            IPV4_LEN,
+            IPV6_LEN,
+            UDP_LEN, //
+        },
+        NetDevice, //
+    },
+};
+use core::{
+    ptr::NonNull,
+    slice, //
+};
+
+/// Length of an Ethernet header without a VLAN tag, in bytes.
+const ETHERNET_LEN: usize = 14;
+
+/// A UDP datagram, as it was received: owned, in one piece, cut to its UDP length.
+///
+/// It may be kept and taken to another context: it holds no reference on a device, a route, a
+/// socket or a namespace.
+///
+/// # Invariants
+///
+/// - `skb` is owned by this value, and nobody moves or writes its data.
+/// - `ip` points to the 20 or (`!v4`) 40 bytes of an IP header, `udp` to the 8 bytes of a UDP
+///   header and the `payload_len` bytes behind it, `mac` to the six bytes of an address, all of
+///   them within the data of `skb`.
+pub struct RxPacket {
+    skb: NonNull<bindings::sk_buff>,
+    ip: NonNull<u8>,
+    udp: NonNull<u8>,
+    mac: Option<NonNull<u8>>,
+    payload_len: usize,
+    ifindex: u32,
+    real_ifindex: u32,
+    owner_ifindex: Option<u32>,
+    vlan_id: Option<u16>,
+    v4: bool,
+    options: bool,
+    loopback: bool,
+}
+
+// SAFETY: An skb without a device, a route and a socket is not bound to the CPU or thread that
+// received it.
+unsafe impl Send for RxPacket {}
+
+// SAFETY: Shared references only allow to read what nobody writes.
+unsafe impl Sync for RxPacket {}
+
+impl RxPacket {
+    /// Takes an skb as `encap_rcv` gets it. A malformed one, and one for which there is no memory,
+    /// is freed.
+    ///
+    /// # Safety
+    ///
+    /// - `skb` must be owned by the caller, who gives it away, and come from
+    ///   `udp_queue_rcv_one_skb` (net/ipv4/udp.c, `V4`) or `udpv6_queue_rcv_one_skb`
+    ///   (net/ipv6/udp.c): data at the UDP header, the network header set and before it, `dev` set.
+    /// - The RCU read side lock must be held.
+    pub(super) unsafe fn new<const V4: bool>(skb: *mut bindings::sk_buff) -> Option<Self> {
+        let owned = OwnedSkb(NonNull::new(skb)?);
+
+        // SAFETY: The skb is valid and ours.
+        if unsafe { bindings::skb_linearize(skb) } != 0 {
+            return None;
+        }
+        // SAFETY: The skb is valid; it is linear, so `len` bytes are at `data`.
+        let len = usize::try_from(unsafe { (*skb).len }).ok()?;
+        // SAFETY: As above.
+        let udp = NonNull::new(unsafe { (*skb).data })?;
+        // SAFETY: The network header was set by the IP layer.
+        let ip = NonNull::new(unsafe { bindings::skb_network_header(skb) })?;
+        let ip_len = (udp.as_ptr() as usize).checked_sub(ip.as_ptr() as usize)?;
+        let fixed_len = if V4 { IPV4_LEN } else { IPV6_LEN };
+        let payload_len = len.checked_sub(UDP_LEN)?;
+        if ip_len < fixed_len {
+            return None;
+        }
+        // SAFETY: There are at least `UDP_LEN` bytes at `udp`, checked above. The array has no
+        // alignment.
+        let header = unsafe { udp.cast::<[u8; UDP_LEN]>().as_ref() };
+        // UDP has trimmed the packet to this length, but for an IPv6 jumbogram, whose length field
+        // is 0.
+        if usize::from(u16::from_be_bytes([header[4], header[5]])) != len {
+            return None;
+        }
+
+        // SAFETY: The skb is valid.
+        let dev = unsafe { bindings::skb_dev(skb) };
+        // SAFETY: `dev` is valid for as long as the RCU read side lock is held (net/core/dev.c:
+        // `__netif_receive_skb_core`).
+        let dev = unsafe { NetDevice::from_raw(NonNull::new(dev)?.as_ptr().cast()) };
+        let ifindex = dev.ifindex();
+        let vlan_id = dev.vlan_id();
+        let loopback = dev.is_loopback();
+        // SAFETY: The skb is valid.
+        let has_mac = unsafe { bindings::skb_mac_header_was_set(skb) };
+        let mac = if has_mac && dev.addr_len() == 6 && !loopback {
+            // SAFETY: The MAC header was set, checked above.
+            let mac = unsafe { bindings::skb_mac_header(skb) };
+            let distance = (ip.as_ptr() as usize).checked_sub(mac as usize);
+            // The source address is the second of the Ethernet header, which is before the IP
+            // header or not there at all.
+            NonNull::new(mac.wrapping_add(6)).filter(|_| distance >= Some(ETHERNET_LEN))
+        } else {
+            None
+        };
+        let owner_ifindex = if loopback {
+            // SAFETY: The skb is valid, its `dev` and route are while the RCU read side lock is
+            // held, and the IP header is there, checked above.
+            unsafe { Self::owner::<V4>(skb, dev, ip) }
+        } else {
+            None
+        };
+        let real_ifindex = if vlan_id.is_some() {
+            dev.real_ifindex()
+        } else {
+            ifindex
+        };
+
+        // What outlives the RCU read side critical section must not refer to anything that it
+        // protects.
+        // SAFETY: The skb is valid and ours.
+        unsafe { bindings::skb_dst_drop(skb) };
+        // SAFETY: As above.
+        unsafe { bindings::skb_orphan(skb) };
+        // SAFETY: As above.
+        unsafe { bindings::skb_ext_reset(skb) };
+        // SAFETY: As above.
+        unsafe { bindings::skb_clear_dev(skb) };
+
+        // INVARIANT: The skb is ours and linear, and the lengths were checked above. Clones of it
+        // may exist (a packet socket), but whoever has one of those must not write to the data
+        // (Documentation/networking/skbuff.rst).
+        Some(Self {
+            skb: owned.into_inner(),
+            ip,
+            udp,
+            mac,
+            payload_len,
+            ifindex,
+            real_ifindex,
+            owner_ifindex,
+            vlan_id,
+            v4: V4,
+            options: ip_len > fixed_len,
+            loopback,
+        })
+    }
+
+    /// The device that has the destination address of a packet that came through loopback.
+    ///
+    /// # Safety
+    ///
+    /// As for `new`; `dev` must be the device of `skb`, and `ip` point to an IP header.
+    unsafe fn owner<const V4: bool>(
+        skb: *mut bindings::sk_buff,
+        dev: &NetDevice,
+        ip: NonNull<u8>,
+    ) -> Option<u32> {
+        // The route that the sender looked up is still on the packet, and knows.
+        let index = if V4 {
+            // SAFETY: By the contract of this function the skb and its route are valid.
+            unsafe { bindings::inet_iif(skb) }
+        } else {
+            // SAFETY: By the contract of this function the skb is valid, and IPv6 has filled its
+            // control block.
+            unsafe { bindings::inet6_iif(skb) }
+        };
+        let index = u32::try_from(index).ok().filter(|index| *index != 0);
+        if let Some(index) = index.filter(|index| *index != dev.ifindex()) {
+            return Some(index);
+        }
+        // SAFETY: `dev` is valid, and the RCU read side lock is held by the contract of this
+        // function.
+        let net = unsafe { bindings::dev_net_rcu(dev.as_raw()) };
+        let owner = if V4 {
+            // SAFETY: By the contract of this function the IP header is there; the destination is
+            // at byte 16.
+            let daddr = unsafe { ip.add(16).cast::<u32>().read_unaligned() };
+            // SAFETY: The namespace is valid while the RCU read side lock is held. `__ip_dev_find`
+            // (net/ipv4/devinet.c) returns a device that is valid for as long, when it is not asked
+            // for a reference.
+            unsafe { bindings::__ip_dev_find(net, daddr, false) }
+        } else {
+            // SAFETY: By the contract of this function the IP header is there; the destination is
+            // at byte 24.
+            let daddr = unsafe { ip.add(24).cast::<bindings::in6_addr>().read_unaligned() };
+            // SAFETY: As above, for `ipv6_dev_find` (net/ipv6/addrconf.c).
+            unsafe { bindings::ipv6_dev_find(net, &daddr, core::ptr::null_mut()) }
+        };
+        // SAFETY: The device is valid while the RCU read side lock is held.
+        NonNull::new(owner).map(|owner| unsafe { NetDevice::from_raw(owner.as_ptr()) }.ifindex())
+    }
+
+    /// The payload of the datagram.
+    #[inline]
+    pub fn payload(&self) -> &[u8] {
+        let start = self.udp.as_ptr().wrapping_add(UDP_LEN);
+        // SAFETY: By the type invariants these bytes are there, and nobody writes them.
+        unsafe { slice::from_raw_parts(start, self.payload_len) }
+    }
+
+    /// The IP header.
+    #[inline]
+    pub fn ip(&self) -> IpHeader<'_> {
+        if self.v4 {
+            // SAFETY: By the type invariants these bytes are there, and nobody writes them.
+            IpHeader::V4(unsafe { self.ip.cast().as_ref() })
+        } else {
+            // SAFETY: As above.
+            IpHeader::V6(unsafe { self.ip.cast().as_ref() })
+        }
+    }
+
+    /// The UDP header.
+    #[inline]
+    pub fn udp(&self) -> &[u8; UDP_LEN] {
+        // SAFETY: By the type invariants these bytes are there, and nobody writes them.
+        unsafe { self.udp.cast().as_ref() }
+    }
+
+    /// Whether there are IPv4 options or IPv6 extension headers, which [`RxPacket::ip`] does not
+    /// show.
+    #[inline]
+    pub fn has_options(&self) -> bool {
+        self.options
+    }
+
+    /// The device that it came in by: for a tagged packet the VLAN device.
+    #[inline]
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
+    /// The device below all VLANs that it came in by.
+    #[inline]
+    pub fn real_ifindex(&self) -> u32 {
+        self.real_ifindex
+    }
+
+    /// Whether it came through the loopback device, from this host.
+    #[inline]
+    pub fn on_loopback(&self) -> bool {
+        self.loopback
+    }
+
+    /// For a packet that came through loopback: the device of the namespace that the destination
+    /// address belongs to.
+    #[inline]
+    pub fn owner_ifindex(&self) -> Option<u32> {
+        self.owner_ifindex
+    }
+
+    /// The id of the VLAN that it came in by.
+    #[inline]
+    pub fn vlan_id(&self) -> Option<u16> {
+        self.vlan_id
+    }
+
+    /// The Ethernet address of the sender, or of the last router.
+    #[inline]
+    pub fn src_mac(&self) -> Option<[u8; 6]> {
+        // SAFETY: By the type invariants these bytes are there, and nobody writes them.
+        self.mac.map(|mac| unsafe { mac.cast().read() })
+    }
+}
+
+impl Drop for RxPacket {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the skb is ours, and it is not used again.
+        unsafe { bindings::consume_skb(self.skb.as_ptr()) };
+    }
+}
+
+/// An skb that is freed as a drop unless it is taken out.
+struct OwnedSkb(NonNull<bindings::sk_buff>);
+
+impl OwnedSkb {
+    fn into_inner(self) -> NonNull<bindings::sk_buff> {
+        core::mem::ManuallyDrop::new(self).0
+    }
+}
+
+impl Drop for OwnedSkb {
+    fn drop(&mut self) {
+        // SAFETY: The skb is valid and ours by construction.
+        unsafe { bindings::kfree_skb(self.0.as_ptr()) };
+    }
+}
