@@ -15,5 +15,7 @@ pub mod udata;
 pub mod umem;
 pub mod verbs;
 
+pub use self::sync::percpu::num_possible_cpus;
+
 /// Prefix of the messages that this crate prints.
 const __LOG_PREFIX: &[u8] = b"rdma\0";

@@ -72,3 +72,8 @@ bool rust_helper_cpu_possible(unsigned int cpu)
 {
 	return cpu_possible(cpu);
 }
+
+unsigned int rust_helper_num_possible_cpus(void)
+{
+	return num_possible_cpus();
+}

@@ -95,7 +95,7 @@ impl<H: UdpReceive> UdpPort<H> {
         // If one of these fails, dropping `this` undoes the other.
         this.v4 = Some(this.open(port, true)?);
         this.v6 = match this.open(port, false) {
-            Err(error) if error.to_errno() == -(bindings::EAFNOSUPPORT as i32) => None,
+            Err(error) if error == EAFNOSUPPORT => None,
             socket => Some(socket?),
         };
         Ok(this)

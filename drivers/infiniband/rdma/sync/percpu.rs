@@ -10,6 +10,16 @@ use crate::bindings;
 use core::ptr::NonNull;
 use kernel::prelude::*;
 
+/// The number of CPUs that this machine can ever have.
+///
+/// # Context
+///
+/// Any.
+pub fn num_possible_cpus() -> u32 {
+    // SAFETY: `num_possible_cpus` (include/linux/cpumask.h) has no precondition.
+    unsafe { bindings::num_possible_cpus() }
+}
+
 /// `N` counters of 64 bits, one copy for each CPU.
 ///
 /// # Invariants
