@@ -105,7 +105,7 @@ where
             Syndrome::RnrNak { .. } | Syndrome::Nak(_) => psn,
         };
         if self.acknowledge(now, target, ctx, env)? != target {
-            return self.gap(psn, env);
+            return self.gap(now, psn, env);
         }
         let code = match syndrome {
             Syndrome::Ack { .. } => return Ok(()),
@@ -115,7 +115,7 @@ where
         let status = match code {
             NakCode::PsnSequence => {
                 env.count(Counter::SeqNakReceived);
-                return self.sequence_error(env);
+                return self.sequence_error(now, env);
             }
             NakCode::InvalidRequest | NakCode::InvalidRd => WcStatus::RemInvReqErr,
             NakCode::RemoteAccess => WcStatus::RemAccessErr,
@@ -168,7 +168,7 @@ where
     ) -> Result<(), Failure> {
         let psn = packet.bth.psn;
         if self.acknowledge(now, psn, ctx, env)? != psn {
-            return self.gap(psn, env);
+            return self.gap(now, psn, env);
         }
         let wqe = match self.wqe(self.head) {
             Some(wqe) if is_read(&wqe) && self.head != self.started => wqe,

@@ -98,7 +98,7 @@ pub(crate) struct Requester<S> {
     pub(crate) read_requests: u32,
     /// READ WQEs that are started and not retired.
     read_wqes: u32,
-    /// Where the READ at the head was last asked for again.
+    /// Where a READ was last asked for again in the middle of a piece.
     pub(crate) read_restart: Option<Psn>,
     pub(crate) retry: retransmit::Retry,
 }
@@ -243,13 +243,16 @@ where
         let mtu = ctx.attr.path_mtu;
         let (form, source, count, psns) = match wqe.op {
             SendOp::Read { va, rkey } => {
-                let psns = READ_PIECE
-                    .wrapping_sub(self.position & READ_PIECE.wrapping_sub(1))
-                    .min(left);
-                if self.read_requests >= u32::from(ctx.attr.max_rd_atomic) || psns > room {
+                let in_piece = self.position & READ_PIECE.wrapping_sub(1);
+                let psns = READ_PIECE.wrapping_sub(in_piece).min(left);
+                let most = u32::from(ctx.attr.max_rd_atomic.max(1));
+                if self.read_requests >= most || psns > room {
                     return Ok(None);
                 }
                 self.read_requests = self.read_requests.wrapping_add(1);
+                if in_piece != 0 {
+                    self.read_restart = Some(psn);
+                }
                 let offset = mtu.span(self.position);
                 let reth = Reth {
                     va: va.wrapping_add(u64::from(offset)),
@@ -303,7 +306,7 @@ where
             self.position = 0;
         }
         self.sent = self.sent.later(psn.add(psns));
-        self.retry.arm(now, ctx.attr);
+        self.retry.sending(now, run.probe(), ctx.attr);
         Ok(Some(run))
     }
 
@@ -415,10 +418,8 @@ where
         self.next = self.head;
         self.position = 0;
         self.read_requests = 0;
+        self.retry.rewound();
         self.catch_up();
-        if self.wqe(self.head).is_some_and(|wqe| is_read(&wqe)) {
-            self.read_restart = Some(self.unacked);
-        }
     }
 
     /// Moves the cursor forward over what is acknowledged.
@@ -441,6 +442,7 @@ where
         if !live {
             return None;
         }
+        self.retry.unsent();
         let psn = run.psn.add(index);
         self.sent = match psn.is_before(self.sent) {
             true => psn.later(run.sent_before).later(self.unacked),

@@ -188,6 +188,27 @@ impl Run {
         })
     }
 
+    /// The PSN of a packet of the requester that the peer answers without delay.
+    #[inline]
+    pub(crate) fn probe(&self) -> Option<Psn> {
+        match self.form {
+            Form::ReadRequest { .. } => Some(self.psn),
+            Form::Message {
+                position, packets, ..
+            } => {
+                let end = self.psn.add(self.count);
+                let last = end.sub(1);
+                if position.wrapping_add(self.count) >= packets {
+                    return Some(last);
+                }
+                // The last packet of the run that asks for an ACK on the way.
+                let back = end.get() & ACK_REQ_MASK;
+                (back < self.count).then(|| last.sub(back))
+            }
+            Form::ReadResponse { .. } | Form::Acknowledge { .. } | Form::Datagram { .. } => None,
+        }
+    }
+
     /// Packet `index` as values.
     #[inline]
     fn headers(&self, psn: Psn, index: u32) -> Packet {

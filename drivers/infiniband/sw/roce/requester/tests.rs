@@ -399,6 +399,7 @@ fn a_gap_in_a_read_is_asked_for_at_once_and_once() {
     assert!(node.sent().is_empty());
     assert_eq!(node.world.counted(Counter::ImpliedNak), 1);
     // The first packet of the second stream is lost again.
+    node.later(10);
     node.handle(read_response(102, RcReadResponseMiddle, 256));
     assert_eq!(node.ladder(), [(RcReadRequest, 101, 0)]);
     node.handle(read_response(101, RcReadResponseFirst, 256));
