@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of the scripts that source this, and theirs
 # SPDX-License-Identifier: GPL-2.0
 # Sourced by every script here: where things lie, and how steps and failures are told.
 

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of the scripts that source this, and theirs
 # SPDX-License-Identifier: GPL-2.0
 # The guests' initramfs: busybox, the modules that mounting the root needs, initramfs-init. Needs root.sh.
 
@@ -35,6 +35,6 @@ pack_initramfs() {
 		echo "$n"
 	done <"$d/list" >"$d/modules/order"
 	rm "$d/list"
-	cd "$d"
+	cd "$d" || return
 	find . | cpio -o -H newc --quiet | gzip -1
 }

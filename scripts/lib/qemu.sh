@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of the scripts that source this, and theirs
 # SPDX-License-Identifier: GPL-2.0
 # QEMU out of the build root: acceleration and kernel image. Needs root.sh and initramfs.sh.
 

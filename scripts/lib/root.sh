@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of the scripts that source this, and theirs
 # SPDX-License-Identifier: GPL-2.0
 # The build root: where it is, and how to run a command in it. Needs base.sh and recipe.sh.
 
