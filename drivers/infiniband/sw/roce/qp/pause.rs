@@ -3,10 +3,13 @@
 //!
 //! ```text
 //!            refused                 refused again, nothing got out between
-//!   0.2 ms  -------> 0.2 ms ... ----------------------------------------> doubled, up to 3.2 ms
+//!   0.2 ms  -------> 0.2 ms ... ----------------------------------------> doubled, up to 0.8 ms
 //!     ^                 |
 //!     '-- packets got out
 //! ```
+//!
+//! The longest pause is shorter than the shortest ACK timeout (1 ms): what waits may be the ACK
+//! without which the peer gives up.
 
 use crate::types::Instant;
 
@@ -14,7 +17,7 @@ use crate::types::Instant;
 const SHORTEST: u64 = 200_000;
 
 /// The longest pause is `SHORTEST << MAX_LEVEL`.
-const MAX_LEVEL: u32 = 4;
+const MAX_LEVEL: u32 = 2;
 
 /// A pause, or none.
 #[derive(Clone, Copy, Debug, Default)]
