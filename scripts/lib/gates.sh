@@ -2,14 +2,19 @@
 # SPDX-License-Identifier: GPL-2.0
 # The checks of the sources, each as a test. Needs report.sh and cargo.sh.
 
+# pinned_test NAME COMMAND...: a test that uses a pinned tool, for which one has to be root.
+pinned_test() {
+	if [ "$(id -u)" = 0 ]; then run_test "$@"; else report skip "$1" "the build root's tools need root"; fi
+}
+
 # Those that need no kernel tree.
 host_gates() {
-	run_test "lint: rustfmt" "$top/scripts/rustfmt" --check
+	pinned_test "lint: rustfmt" "$top/scripts/rustfmt" --check
 	run_test "lint: layers" "$top/scripts/check-layers"
 	run_test "lint: file sizes" "$top/scripts/check-filesize"
 	run_test "lint: SAFETY comments" "$top/scripts/check-safety"
-	run_test "lint: shellcheck" check_shell
-	run_test "lint: clippy, tools" pinned_tool ro bash -c \
+	pinned_test "lint: shellcheck" check_shell
+	pinned_test "lint: clippy, tools" pinned_tool ro bash -c \
 		'cd tools && cargo clippy --quiet --workspace --all-targets --locked -- -D warnings'
 }
 
