@@ -3,6 +3,8 @@
 #include <linux/hrtimer_types.h>
 
 /* verbs */
+#include <linux/vmalloc.h>
+#include <rdma/ib_cache.h>
 #include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_netlink.h>

@@ -1,3 +1,167 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Link types.
+//! Link types: how `rdma link add NAME type TYPE netdev DEV` makes devices.
+//!
+//! C header: [`include/rdma/rdma_netlink.h`](srctree/include/rdma/rdma_netlink.h).
+//! In the tree this file would be `rust/kernel/rdma/link.rs`.
+
+use crate::{
+    bindings,
+    net::NetDevice,
+    verbs::{
+        registry,
+        Device,
+        Driver, //
+    },
+};
+use core::{
+    any::TypeId,
+    marker::PhantomData,
+    ptr::{
+        addr_eq,
+        NonNull, //
+    },
+};
+use kernel::{
+    error::from_result,
+    prelude::*,
+    str::CStr,
+    types::Opaque, //
+};
+
+/// A driver whose devices users add and delete by name.
+pub trait LinkDriver: Driver {
+    /// Adds a device: prepares what it needs and calls [`Device::register`].
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep. Not serialised. May be called as soon as the [`LinkOps`] is made, before
+    /// its constructor has returned.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if there is one already; any other.
+    fn new_link(name: &CStr, netdev: &NetDevice) -> Result;
+
+    /// A device is about to be unregistered because a user has deleted it.
+    ///
+    /// The core unregisters it afterwards. This is not called for devices that go with their network
+    /// interface or with the module.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep. Verbs are still in use. Not serialised with the removal of the network
+    /// interface.
+    fn delete_link(device: &Device<Self>);
+}
+
+/// A registered link type. It owns the devices of its driver: dropping it unregisters them all, and
+/// waits until nothing is left of them.
+///
+/// It has to be dropped before the module's code goes, so it belongs into the module's structure; and
+/// as it waits for the last [`ARef`] of each device, before anything that would keep one for good.
+///
+/// [`ARef`]: kernel::sync::aref::ARef
+///
+/// # Invariants
+///
+/// `ops` is in the core's list of link types and in the registry.
+#[pin_data(PinnedDrop)]
+pub struct LinkOps<D: LinkDriver> {
+    #[pin]
+    ops: Opaque<bindings::rdma_link_ops>,
+    _driver: PhantomData<D>,
+}
+
+// SAFETY: Link types belong to no thread.
+unsafe impl<D: LinkDriver> Send for LinkOps<D> {}
+
+// SAFETY: There is nothing to do with a `&LinkOps`.
+unsafe impl<D: LinkDriver> Sync for LinkOps<D> {}
+
+impl<D: LinkDriver> LinkOps<D> {
+    /// Registers the link type with this name.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if there is one with this name, after a warning by the core; `ENOMEM`.
+    pub fn new(name: &'static CStr) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            ops <- Opaque::try_ffi_init(move |ops: *mut bindings::rdma_link_ops| {
+                // SAFETY: `ops` is memory for the structure.
+                unsafe {
+                    ops.write(bindings::rdma_link_ops {
+                        list: pin_init::zeroed(),
+                        type_: name.as_char_ptr(),
+                        newlink: Some(Self::newlink),
+                        dellink: Some(Self::dellink),
+                    })
+                };
+                // SAFETY: Only the address of the field is taken.
+                let list = unsafe { &raw mut (*ops).list };
+                // SAFETY: Written above. An empty list, to see whether it gets into another.
+                unsafe { (*list).next = list };
+                // SAFETY: As above.
+                unsafe { (*list).prev = list };
+                let link = NonNull::new(ops).ok_or(EINVAL)?;
+                registry::open_link(TypeId::of::<D>(), link)?;
+                // SAFETY: `ops` stays in place until it is dropped, which unregisters it.
+                unsafe { bindings::rdma_link_register(ops) };
+                // SAFETY: The core changes this only when neighbours in the list come and go.
+                if addr_eq(unsafe { (&raw const (*list).next).read_volatile() }, list) {
+                    registry::close_link(link);
+                    return Err(EEXIST);
+                }
+                // INVARIANT: It is in both lists.
+                Ok(())
+            }),
+            _driver: PhantomData,
+        }? Error)
+    }
+
+    /// `rdma_link_ops.newlink`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `nldev.c:nldev_newlink`: `name` ends with a nul, `netdev` is referenced.
+    unsafe extern "C" fn newlink(
+        name: *const kernel::ffi::c_char,
+        netdev: *mut bindings::net_device,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: `name` ends with a nul by the safety requirement.
+            let name = unsafe { CStr::from_char_ptr(name) };
+            // SAFETY: `netdev` is referenced by the safety requirement.
+            D::new_link(name, unsafe { NetDevice::from_raw(netdev) })?;
+            Ok(0)
+        })
+    }
+
+    /// `rdma_link_ops.dellink`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `nldev.c:nldev_dellink`: `ib` is registered, with this `link_ops`.
+    unsafe extern "C" fn dellink(ib: *mut bindings::ib_device) -> c_int {
+        // SAFETY: `ib` is a device of `D`, as only those get these ops, and held by the caller.
+        D::delete_link(unsafe { Device::<D>::from_raw(ib) });
+        // An error would make the core forget to put its reference.
+        0
+    }
+}
+
+#[pinned_drop]
+impl<D: LinkDriver> PinnedDrop for LinkOps<D> {
+    fn drop(self: Pin<&mut Self>) {
+        let ops = self.ops.get();
+        // SAFETY: By the type invariant it is registered. Afterwards `newlink` does not run any more.
+        unsafe { bindings::rdma_link_unregister(ops) };
+        if let Some(link) = NonNull::new(ops) {
+            registry::close_link(link);
+        }
+    }
+}

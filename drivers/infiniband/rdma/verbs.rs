@@ -1,3 +1,94 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Verbs.
+//! Verbs: devices, and the objects that users create in them.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h).
+//! In the tree this file would be `rust/kernel/rdma.rs`.
+//!
+//! A driver implements [`Driver`] for a type of its own and registers [`Device`]s of it, usually when
+//! a [`LinkOps`](crate::link::LinkOps) asks for them. Objects have C's part at the start and the
+//! driver's part behind it (`drv()`); see [`driver`](Driver) for who creates and drops what.
+
+mod ah;
+mod attr;
+mod cq;
+pub(crate) mod device;
+mod driver;
+mod mr;
+mod notifier;
+mod ops;
+mod parent;
+mod pd;
+pub mod port;
+mod qp;
+pub(crate) mod registry;
+mod stats;
+mod ucontext;
+mod wc;
+mod wr;
+
+pub use self::{
+    ah::{
+        AddressVector,
+        Ah, //
+    },
+    attr::{
+        access,
+        device_cap,
+        mask,
+        DeviceAttr,
+        QpAttr,
+        QpCaps,
+        QpKind,
+        QpState, //
+    },
+    cq::{
+        Cq,
+        CqInit,
+        NewCq, //
+    },
+    device::{
+        Device,
+        DeviceRef, //
+    },
+    driver::Driver,
+    mr::{
+        Mr,
+        MrInit,
+        NewMr, //
+    },
+    notifier::{
+        CqNotifier,
+        QpEvent,
+        QpNotifier, //
+    },
+    pd::Pd,
+    port::{
+        PhysState,
+        PortAttr,
+        PortModify,
+        PortState, //
+    },
+    qp::{
+        NewQp,
+        Qp,
+        QpInit, //
+    },
+    ucontext::Ucontext,
+    wc::{
+        NetworkHeader,
+        Wc,
+        WcExtra,
+        WcOpcode,
+        WcSink,
+        WcStatus, //
+    },
+    wr::{
+        send_flags,
+        RecvWr,
+        Remote,
+        SendOp,
+        SendWr,
+        Sge, //
+    },
+};

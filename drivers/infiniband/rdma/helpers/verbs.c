@@ -1,7 +1,91 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/highmem.h>
+#include <linux/mm.h>
+#include <linux/netdevice.h>
+#include <linux/scatterlist.h>
+#include <rdma/ib_cache.h>
+#include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>
+#include <rdma/uverbs_ioctl.h>
+
+struct ib_device *rust_helper_ib_alloc_device_for(size_t size, struct net_device *ndev)
+{
+	return _ib_alloc_device(size, dev_net(ndev));
+}
 
 bool rust_helper_ib_device_try_get(struct ib_device *dev)
 {
 	return ib_device_try_get(dev);
+}
+
+void rust_helper_ib_device_put(struct ib_device *dev)
+{
+	ib_device_put(dev);
+}
+
+struct ib_device *rust_helper_rdma_device_to_ibdev(struct device *dev)
+{
+	return rdma_device_to_ibdev(dev);
+}
+
+bool rust_helper_netdev_is_registered(const struct net_device *dev)
+{
+	return READ_ONCE(dev->reg_state) == NETREG_REGISTERED;
+}
+
+void rust_helper_rdma_dev_put(struct net_device *dev)
+{
+	dev_put(dev);
+}
+
+const char *rust_helper_rdma_netdev_name(const struct net_device *dev)
+{
+	return netdev_name(dev);
+}
+
+int rust_helper_rdma_netdev_ifindex(const struct net_device *dev)
+{
+	return READ_ONCE(dev->ifindex);
+}
+
+enum rdma_network_type rust_helper_rdma_gid_attr_network_type(const struct ib_gid_attr *attr)
+{
+	return rdma_gid_attr_network_type(attr);
+}
+
+struct ib_umem *rust_helper_ib_umem_get_va(struct ib_device *device, unsigned long addr,
+					   size_t size, int access)
+{
+	return ib_umem_get_va(device, addr, size, access);
+}
+
+size_t rust_helper_ib_umem_num_pages(struct ib_umem *umem)
+{
+	return ib_umem_num_pages(umem);
+}
+
+struct page *rust_helper_sg_page_iter_page(struct sg_page_iter *iter)
+{
+	return sg_page_iter_page(iter);
+}
+
+struct ib_udata *rust_helper_uverbs_driver_udata(struct uverbs_attr_bundle *attrs)
+{
+	return &attrs->driver_udata;
+}
+
+struct ib_ucontext *rust_helper_rdma_udata_to_ucontext(struct ib_udata *udata)
+{
+	return rdma_udata_to_uverbs_attr_bundle(udata)->context;
+}
+
+bool rust_helper_virt_addr_valid(unsigned long addr)
+{
+	return virt_addr_valid((void *)addr);
+}
+
+/* Out of line, so that the compiler of the Rust side cannot look through it: for memory that others change. */
+void rust_helper_copy_opaque(void *dst, const void *src, size_t len)
+{
+	memcpy(dst, src, len);
 }

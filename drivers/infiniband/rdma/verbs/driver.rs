@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a driver has to implement.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h) (`struct ib_device_ops`).
+//! In the tree this file would be `rust/kernel/rdma/driver.rs`.
+//!
+//! All objects but memory regions are allocated by the core, with room for the driver's part behind
+//! C's. The driver's part is initialised in place, pinned, by what a create method returns, and
+//! dropped in place after the destroy method. If an initialiser fails, the object never existed: no
+//! destroy method is called for it.
+//!
+//! Destroy methods cannot fail. When they are called, nobody calls verbs on the object any more, but
+//! timers, packets and the like of the driver may still be under way: that is for the driver to stop,
+//! there or when its part is dropped.
+
+use super::{
+    ah::{
+        AddressVector,
+        Ah, //
+    },
+    attr::{
+        DeviceAttr,
+        QpAttr, //
+    },
+    cq::{
+        Cq,
+        CqInit,
+        NewCq, //
+    },
+    device::Device,
+    mr::{
+        Mr,
+        MrInit,
+        NewMr, //
+    },
+    notifier::{
+        CqNotifier,
+        QpNotifier, //
+    },
+    pd::Pd,
+    port::{
+        PortAttr,
+        PortModify, //
+    },
+    qp::{
+        NewQp,
+        Qp,
+        QpInit, //
+    },
+    ucontext::Ucontext,
+    wc::WcSink,
+    wr::{
+        RecvWr,
+        SendWr, //
+    },
+};
+use crate::{
+    udata::Udata,
+    umem::KernelMemory, //
+};
+use kernel::{
+    prelude::*,
+    str::CStr,
+    sync::Arc, //
+};
+
+/// A driver of RDMA devices with one port.
+#[vtable]
+pub trait Driver: Sized + Send + Sync + 'static {
+    /// Number by which user space finds its half of the driver; C: `enum rdma_driver_id`.
+    const DRIVER_ID: u32;
+    /// Version of the interface to user space's half.
+    const ABI_VERSION: u32;
+    /// What the node calls itself, at most 63 bytes.
+    const NODE_DESC: &'static CStr;
+    /// Size of the GID table.
+    const GID_TABLE_LEN: u32;
+    /// What the port can do, e.g. [`super::port::CORE_ROCE_UDP_ENCAP`].
+    const PORT_CORE_CAPS: u32;
+    /// Names of the counters of the port, in the order of [`Self::read_counters`].
+    const COUNTERS: &'static [&'static CStr];
+
+    /// The driver's part of a device.
+    type Device: Send + Sync;
+    /// The driver's part of a user context.
+    type Ucontext: Send + Sync;
+    /// The driver's part of a protection domain.
+    type Pd: Send + Sync;
+    /// The driver's part of an address handle.
+    type Ah: Send + Sync;
+    /// The driver's part of a completion queue.
+    type Cq: Send + Sync;
+    /// The driver's part of a queue pair.
+    type Qp: Send + Sync;
+    /// The driver's part of a memory region.
+    type Mr: Send + Sync;
+
+    /// Fills in what the device can do. `attr` is zero.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep; also from within [`Device::register`].
+    ///
+    /// # Errors
+    ///
+    /// Any; registration fails with it.
+    fn query_device(device: &Device<Self>, attr: &mut DeviceAttr) -> Result;
+
+    /// Fills in the state of the port. `attr` is zero.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep; also from within [`Device::register`], and under RTNL.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the network interface has gone.
+    fn query_port(device: &Device<Self>, attr: &mut PortAttr) -> Result;
+
+    /// Changes the port.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for what cannot be changed.
+    fn modify_port(device: &Device<Self>, change: &PortModify) -> Result;
+
+    /// Fills in the counters, in the order of [`Self::COUNTERS`]; `values` may be shorter.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep; a mutex of the counters is held.
+    fn read_counters(device: &Device<Self>, values: &mut [u64]);
+
+    /// The device has gone: this is the last call for it, and all its objects have been destroyed.
+    ///
+    /// Called once for each device whose driver's part was initialised, also if its registration
+    /// failed after that. The driver's part is dropped when the last [`ARef`] to the device is.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep; the core's lock of unregistration is held, so devices must not be
+    /// unregistered here.
+    ///
+    /// [`ARef`]: kernel::sync::aref::ARef
+    fn unregistered(device: &Device<Self>);
+
+    /// A program has opened the device.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep. Dropped in process context as well, after all its objects.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    fn alloc_ucontext(device: &Device<Self>) -> impl PinInit<Self::Ucontext, Error>;
+
+    /// Creates a protection domain. Dropped after everything that is in it.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep; so is dropping it.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    fn alloc_pd(device: &Device<Self>) -> impl PinInit<Self::Pd, Error>;
+
+    /// Creates an address handle. `udata` is for the answer to a user program.
+    ///
+    /// # Context
+    ///
+    /// Process and may sleep if `sleepable`; else any, perhaps with interrupts off.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    fn create_ah(
+        device: &Device<Self>,
+        av: &AddressVector,
+        udata: Option<&Udata>,
+        sleepable: bool,
+    ) -> impl PinInit<Self::Ah, Error>;
+
+    /// Changes an address handle.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    fn modify_ah(ah: &Ah<Self>, av: &AddressVector) -> Result;
+
+    /// Returns where an address handle points to.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    fn query_ah(ah: &Ah<Self>) -> AddressVector;
+
+    /// The address handle is about to be dropped.
+    ///
+    /// # Context
+    ///
+    /// Any, perhaps with interrupts off: kernel users destroy address handles in completion handlers.
+    /// The same holds for dropping the driver's part.
+    fn destroy_ah(ah: &Ah<Self>);
+
+    /// Creates a completion queue, for a user program if there is a `context`.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for sizes that are not allowed, `EOPNOTSUPP` for flags; any other.
+    fn create_cq(
+        device: &Device<Self>,
+        attr: &CqInit,
+        context: Option<&Ucontext<Self>>,
+        udata: Option<&Udata>,
+        notifier: Arc<CqNotifier>,
+    ) -> Result<NewCq<impl PinInit<Self::Cq, Error>>>;
+
+    /// The completion queue is about to be dropped; no queue pair uses it any more.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    fn destroy_cq(cq: &Cq<Self>);
+
+    /// Moves completions of a kernel user into `out`, until it is full or there are no more.
+    ///
+    /// # Context
+    ///
+    /// Any but NMI, perhaps with interrupts off, also from within [`CqNotifier::notify`].
+    fn poll_cq(cq: &Cq<Self>, out: &mut WcSink<'_>);
+
+    /// Asks for one call of [`CqNotifier::notify`] at the next completion, or the next solicited one.
+    ///
+    /// If `report_missed`, returns whether completions are waiting that came before this call.
+    ///
+    /// # Context
+    ///
+    /// Any but NMI, perhaps with interrupts off, also from within [`CqNotifier::notify`].
+    fn req_notify_cq(cq: &Cq<Self>, solicited_only: bool, report_missed: bool) -> bool;
+
+    /// Creates a queue pair, for a user program if there is a `context`. The state is RESET.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for types and flags that are not supported, `EINVAL` for sizes that are not
+    /// allowed; any other.
+    fn create_qp(
+        pd: &Pd<Self>,
+        attr: &QpInit<'_, Self>,
+        context: Option<&Ucontext<Self>>,
+        udata: Option<&Udata>,
+        notifier: Arc<QpNotifier>,
+    ) -> Result<NewQp<impl PinInit<Self::Qp, Error>>>;
+
+    /// Changes the attributes in `mask` (of [`super::mask`], standard ones only).
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep. Calls for one queue pair may come from several threads at once if kernel
+    /// users make them.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for what is not allowed in this state or out of range.
+    fn modify_qp(qp: &Qp<Self>, attr: &QpAttr, mask: u32, udata: Option<&Udata>) -> Result;
+
+    /// Fills in the attributes; those in `mask` at least. `attr` is zero.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    fn query_qp(qp: &Qp<Self>, attr: &mut QpAttr, mask: u32) -> Result;
+
+    /// The queue pair is about to be dropped.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    fn destroy_qp(qp: &Qp<Self>);
+
+    /// A user program has written requests to its send queue.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep; several threads at once.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the state does not allow sends.
+    fn doorbell(qp: &Qp<Self>) -> Result;
+
+    /// Takes one send request of a kernel user.
+    ///
+    /// # Context
+    ///
+    /// Any but NMI, perhaps with interrupts off; several threads at once; also from within
+    /// [`CqNotifier::notify`].
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the queue is full, `EINVAL` for what is not allowed.
+    fn post_send(qp: &Qp<Self>, wr: &SendWr<'_, Self>) -> Result;
+
+    /// Takes one receive request of a kernel user.
+    ///
+    /// # Context
+    ///
+    /// As [`Self::post_send`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::post_send`].
+    fn post_recv(qp: &Qp<Self>, wr: &RecvWr<'_>) -> Result;
+
+    /// Registers memory of a program; without a `context` it is the kernel that asks for it.
+    ///
+    /// # Context
+    ///
+    /// Process, of the program that owns the memory; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Umem::pin`], `EOPNOTSUPP` for accesses that are not supported; any other.
+    ///
+    /// [`Umem::pin`]: crate::umem::Umem::pin
+    fn reg_user_mr(
+        pd: &Pd<Self>,
+        context: Option<&Ucontext<Self>>,
+        attr: &MrInit,
+    ) -> Result<NewMr<impl PinInit<Self::Mr, Error>>>;
+
+    /// Makes a region of all of the kernel's memory, for a kernel user.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    fn get_dma_mr(
+        pd: &Pd<Self>,
+        access: u32,
+        memory: KernelMemory,
+    ) -> Result<NewMr<impl PinInit<Self::Mr, Error>>>;
+
+    /// The region is about to be dropped: from now on its keys must not work.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` or `EBUSY` if it is still in use; then it stays.
+    fn dereg_mr(mr: &Mr<Self>) -> Result;
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory regions. These are allocated here, not by the core.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h).
+//! In the tree this file would be `rust/kernel/rdma/mr.rs`.
+
+use super::{
+    ucontext::Ucontext,
+    Driver,
+    Pd, //
+};
+use crate::{
+    bindings,
+    umem::KernelMemory, //
+};
+use core::marker::PhantomData;
+use kernel::{
+    error::from_result,
+    prelude::*,
+    types::Opaque, //
+};
+
+/// What a user program wants to register.
+#[derive(Clone, Copy, Debug)]
+pub struct MrInit {
+    /// Address in the program.
+    pub start: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// Address by which the region will be named in work requests and by peers.
+    pub virt_addr: u64,
+    /// Of [`super::access`].
+    pub access: u32,
+}
+
+/// A region that a driver made.
+pub struct NewMr<I> {
+    /// Key by which local work requests name it.
+    pub lkey: u32,
+    /// Key by which peers name it.
+    pub rkey: u32,
+    /// Initialises the driver's part.
+    pub init: I,
+}
+
+/// A memory region.
+///
+/// # Invariants
+///
+/// `ib` has a device of driver `D`, filled in by the core after creation.
+#[repr(C)]
+#[pin_data]
+pub struct Mr<D: Driver> {
+    ib: Opaque<bindings::ib_mr>,
+    #[pin]
+    drv: D::Mr,
+}
+
+// SAFETY: Memory regions belong to no thread; `drv` is `Send`.
+unsafe impl<D: Driver> Send for Mr<D> {}
+
+// SAFETY: `&self` reads only what does not change; `drv` is `Sync`.
+unsafe impl<D: Driver> Sync for Mr<D> {}
+
+impl<D: Driver> Mr<D> {
+    /// Allocates the region that the driver described.
+    fn create(new: NewMr<impl PinInit<D::Mr, Error>>) -> Result<*mut bindings::ib_mr> {
+        let NewMr { lkey, rkey, init } = new;
+        let ib = Opaque::<bindings::ib_mr>::zeroed();
+        // SAFETY: `ib` is our own, and zeroes are valid for it.
+        unsafe { (*ib.get()).lkey = lkey };
+        // SAFETY: As above.
+        unsafe { (*ib.get()).rkey = rkey };
+        let this = KBox::pin_init(
+            try_pin_init!(Self {
+                ib,
+                drv <- init,
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        // SAFETY: C does not move the object.
+        Ok(KBox::into_raw(unsafe { Pin::into_inner_unchecked(this) }).cast())
+    }
+
+    /// The driver's part.
+    #[inline]
+    pub fn drv(&self) -> &D::Mr {
+        &self.drv
+    }
+
+    /// The key by which local work requests name it.
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: The object is live; for these regions it does not change after creation.
+        unsafe { (*self.ib.get()).lkey }
+    }
+
+    /// The key by which peers name it.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: As above.
+        unsafe { (*self.ib.get()).rkey }
+    }
+}
+
+/// The thunks for memory regions.
+pub(super) struct VTable<D: Driver>(PhantomData<D>);
+
+impl<D: Driver> VTable<D> {
+    /// `ib_device_ops.reg_user_mr`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `uverbs_cmd.c:ib_uverbs_reg_mr`, `uverbs_std_types_mr.c` and, without `udata`,
+    /// `verbs.c:ib_reg_user_mr`: `pd` is live, `udata` as for [`Ucontext::from_udata`].
+    pub(super) unsafe extern "C" fn reg_user(
+        pd: *mut bindings::ib_pd,
+        start: u64,
+        length: u64,
+        virt_addr: u64,
+        access: c_int,
+        dmah: *mut bindings::ib_dmah,
+        udata: *mut bindings::ib_udata,
+    ) -> *mut bindings::ib_mr {
+        let create = || {
+            if !dmah.is_null() {
+                return Err(EOPNOTSUPP);
+            }
+            // SAFETY: `pd` is live by the safety requirement.
+            let pd = unsafe { Pd::<D>::from_raw(pd) };
+            // SAFETY: By the safety requirement.
+            let context = unsafe { Ucontext::from_udata(udata) };
+            let attr = MrInit {
+                start,
+                length,
+                virt_addr,
+                // CAST: C keeps flags in an `int`.
+                access: access as u32,
+            };
+            let new = D::reg_user_mr(pd, context, &attr)?;
+            Mr::<D>::create(new)
+        };
+        create().unwrap_or_else(|e| e.to_ptr())
+    }
+
+    /// `ib_device_ops.get_dma_mr`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `verbs.c:__ib_alloc_pd`: `pd` is live and belongs to a kernel user.
+    pub(super) unsafe extern "C" fn get_dma(
+        pd: *mut bindings::ib_pd,
+        access: c_int,
+    ) -> *mut bindings::ib_mr {
+        // SAFETY: `pd` is live by the safety requirement.
+        let pd = unsafe { Pd::<D>::from_raw(pd) };
+        // SAFETY: The region belongs to a kernel user by the safety requirement, so its keys are
+        // that user's.
+        let memory = unsafe { KernelMemory::new() };
+        // CAST: C keeps flags in an `int`.
+        let create = || Mr::<D>::create(D::get_dma_mr(pd, access as u32, memory)?);
+        create().unwrap_or_else(|e| e.to_ptr())
+    }
+
+    /// `ib_device_ops.dereg_mr`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `verbs.c:ib_dereg_mr_user` and `ib_dealloc_pd_user`: `mr` is from `Mr::create`,
+    /// and not used any more if this returns 0.
+    pub(super) unsafe extern "C" fn dereg(
+        mr: *mut bindings::ib_mr,
+        _udata: *mut bindings::ib_udata,
+    ) -> c_int {
+        from_result(|| {
+            let this = mr.cast::<Mr<D>>();
+            // SAFETY: `mr` is live by the safety requirement.
+            D::dereg_mr(unsafe { &*this })?;
+            // SAFETY: From `Mr::create`, and not used any more.
+            drop(unsafe { KBox::from_raw(this) });
+            Ok(0)
+        })
+    }
+}

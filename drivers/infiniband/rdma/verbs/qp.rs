@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h).
+//! In the tree this file would be `rust/kernel/rdma/qp.rs`.
+
+use super::{
+    attr::{
+        mask,
+        QpAttr,
+        QpCaps,
+        QpKind, //
+    },
+    cq::Cq,
+    notifier::QpNotifier,
+    pd::Pd,
+    ucontext::Ucontext,
+    wr::{
+        RecvWr,
+        SendWr, //
+    },
+    Device,
+    Driver, //
+};
+use crate::{
+    bindings,
+    udata::Udata, //
+};
+use core::marker::PhantomData;
+use kernel::{
+    error::from_result,
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
+
+/// What the user wants; C: `struct ib_qp_init_attr`.
+pub struct QpInit<'a, D: Driver> {
+    /// Type.
+    pub kind: QpKind,
+    /// Sizes asked for.
+    pub caps: QpCaps,
+    /// Every send request completes, not only those with the flag.
+    pub sq_sig_all: bool,
+    /// Completion queue for sends.
+    pub send_cq: &'a Cq<D>,
+    /// Completion queue for receives.
+    pub recv_cq: &'a Cq<D>,
+    /// Flags of `enum ib_qp_create_flags`.
+    pub create_flags: u32,
+    /// Port, for types that are bound to one.
+    pub port: u32,
+}
+
+/// What the driver made of it.
+pub struct NewQp<I> {
+    /// Number of the queue pair, as peers name it.
+    pub qpn: u32,
+    /// Sizes that it really has.
+    pub caps: QpCaps,
+    /// Initialises the driver's part.
+    pub init: I,
+}
+
+/// A queue pair.
+///
+/// # Invariants
+///
+/// `ib` was filled in by the core, with a device, protection domain and completion queues of driver
+/// `D`; the other fields are initialised.
+#[repr(C)]
+pub struct Qp<D: Driver> {
+    ib: Opaque<bindings::ib_qp>,
+    notifier: Arc<QpNotifier>,
+    kind: QpKind,
+    user: bool,
+    sq_sig_all: bool,
+    drv: D::Qp,
+}
+
+// SAFETY: Queue pairs belong to no thread; `drv` is `Send`.
+unsafe impl<D: Driver> Send for Qp<D> {}
+
+// SAFETY: `&self` reads only what does not change; `drv` is `Sync`.
+unsafe impl<D: Driver> Sync for Qp<D> {}
+
+impl<D: Driver> Qp<D> {
+    /// Borrows a queue pair.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must be a live queue pair of driver `D` for the lifetime `'a`, whose creation succeeded.
+    pub(super) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_qp) -> &'a Self {
+        // SAFETY: The core allocated `size_of::<Self>()` bytes with the `ib_qp` at the start.
+        unsafe { &*ptr.cast() }
+    }
+
+    /// The driver's part.
+    #[inline]
+    pub fn drv(&self) -> &D::Qp {
+        &self.drv
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device<D> {
+        // SAFETY: By the type invariant; the device outlives its queue pairs.
+        unsafe { Device::from_raw((*self.ib.get()).device) }
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> &Pd<D> {
+        // SAFETY: By the type invariant; the core counts queue pairs in their protection domain.
+        unsafe { Pd::from_raw((*self.ib.get()).pd) }
+    }
+
+    /// The completion queue for sends.
+    pub fn send_cq(&self) -> &Cq<D> {
+        // SAFETY: By the type invariant; the core counts queue pairs in their completion queues.
+        unsafe { Cq::from_raw((*self.ib.get()).send_cq) }
+    }
+
+    /// The completion queue for receives.
+    pub fn recv_cq(&self) -> &Cq<D> {
+        // SAFETY: As above.
+        unsafe { Cq::from_raw((*self.ib.get()).recv_cq) }
+    }
+
+    /// The number, as peers name it.
+    pub fn qpn(&self) -> u32 {
+        // SAFETY: By the type invariant; it does not change after creation.
+        unsafe { (*self.ib.get()).qp_num }
+    }
+
+    /// The type.
+    pub fn kind(&self) -> QpKind {
+        self.kind
+    }
+
+    /// It belongs to a user program.
+    pub fn is_user(&self) -> bool {
+        self.user
+    }
+
+    /// What notifies its user.
+    pub fn notifier(&self) -> &Arc<QpNotifier> {
+        &self.notifier
+    }
+}
+
+/// The thunks for queue pairs.
+pub(super) struct VTable<D: Driver>(PhantomData<D>);
+
+impl<D: Driver> VTable<D> {
+    /// `ib_device_ops.create_qp`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `verbs.c:create_qp`: `qp` is zeroed memory of `size_ib_qp` bytes with `device`,
+    /// `pd`, `uobject` and the handlers set, which stays until `destroy`; `attr` is valid; `udata` as
+    /// for [`Ucontext::from_udata`].
+    pub(super) unsafe extern "C" fn create(
+        qp: *mut bindings::ib_qp,
+        attr: *mut bindings::ib_qp_init_attr,
+        udata: *mut bindings::ib_udata,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: `attr` is valid and exclusive by the safety requirement.
+            let attr = unsafe { &mut *attr };
+            // SAFETY: `qp` is valid by the safety requirement.
+            let (pd, user) = unsafe { ((*qp).pd, !(*qp).uobject.is_null()) };
+            if !attr.srq.is_null() || !attr.xrcd.is_null() || !attr.rwq_ind_tbl.is_null() {
+                return Err(EOPNOTSUPP);
+            }
+            if pd.is_null() || attr.send_cq.is_null() || attr.recv_cq.is_null() {
+                return Err(EINVAL);
+            }
+            let kind = QpKind::from_raw(attr.qp_type);
+            let sq_sig_all = attr.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR;
+            // SAFETY: `pd` is live and of this device.
+            let pd = unsafe { Pd::<D>::from_raw(pd) };
+            let init = QpInit {
+                kind,
+                caps: QpCaps::from_raw(&attr.cap),
+                sq_sig_all,
+                // SAFETY: The core has checked that it is a live one of this device.
+                send_cq: unsafe { Cq::from_raw(attr.send_cq) },
+                // SAFETY: As above.
+                recv_cq: unsafe { Cq::from_raw(attr.recv_cq) },
+                create_flags: attr.create_flags,
+                port: attr.port_num,
+            };
+            // SAFETY: By the safety requirement.
+            let context = unsafe { Ucontext::from_udata(udata) };
+            // SAFETY: As above.
+            let udata = unsafe { Udata::from_raw(udata) };
+            let notifier = QpNotifier::new()?;
+            let new = D::create_qp(pd, &init, context, udata, notifier.clone())?;
+            let this = qp.cast::<Qp<D>>();
+            // SAFETY: Only the address of the field is taken.
+            let drv = unsafe { &raw mut (*this).drv };
+            // SAFETY: `drv` is uninitialised memory that C does not move and, on failure, frees.
+            unsafe { pin_init::raw_try_init(drv, new.init) }?;
+            new.caps.write_to(&mut attr.cap);
+            // SAFETY: `qp` is valid by the safety requirement, and not published yet.
+            unsafe { (*qp).qp_num = new.qpn };
+            // SAFETY: As above; a field of the memory that C allocated.
+            unsafe { (&raw mut (*this).kind).write(kind) };
+            // SAFETY: As above.
+            unsafe { (&raw mut (*this).user).write(user) };
+            // SAFETY: As above.
+            unsafe { (&raw mut (*this).sq_sig_all).write(sq_sig_all) };
+            // SAFETY: `qp` stays until `destroy`, which revokes before it drops `notifier`.
+            unsafe { notifier.arm(qp) };
+            // SAFETY: A field of the memory that C allocated, uninitialised.
+            unsafe { (&raw mut (*this).notifier).write(notifier) };
+            Ok(0)
+        })
+    }
+
+    /// `ib_device_ops.modify_qp`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `security.c:ib_security_modify_qp`: `qp` is live, `attr` valid; if `mask` has
+    /// `IB_QP_AV`, the GID entry in it is referenced.
+    pub(super) unsafe extern "C" fn modify(
+        qp: *mut bindings::ib_qp,
+        attr: *mut bindings::ib_qp_attr,
+        mask: c_int,
+        udata: *mut bindings::ib_udata,
+    ) -> c_int {
+        from_result(|| {
+            // CAST: C keeps flags in an `int`.
+            let mask = mask as u32;
+            if mask & !mask::STANDARD != 0 {
+                return Err(EOPNOTSUPP);
+            }
+            // SAFETY: By the safety requirement.
+            let attr = unsafe { QpAttr::from_raw(&*attr, mask) }?;
+            // SAFETY: By the safety requirement.
+            let udata = unsafe { Udata::from_raw(udata) };
+            // SAFETY: `qp` is live by the safety requirement.
+            D::modify_qp(unsafe { Qp::<D>::from_raw(qp) }, &attr, mask, udata)?;
+            Ok(0)
+        })
+    }
+
+    /// `ib_device_ops.query_qp`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `verbs.c:ib_query_qp`: `qp` is live, `attr` and `init` are valid.
+    pub(super) unsafe extern "C" fn query(
+        qp: *mut bindings::ib_qp,
+        attr: *mut bindings::ib_qp_attr,
+        mask: c_int,
+        init: *mut bindings::ib_qp_init_attr,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: `qp` is live by the safety requirement.
+            let this = unsafe { Qp::<D>::from_raw(qp) };
+            let mut values = QpAttr::default();
+            // CAST: C keeps flags in an `int`.
+            D::query_qp(this, &mut values, mask as u32)?;
+            // SAFETY: `attr` is valid and exclusive by the safety requirement.
+            values.write_to(unsafe { &mut *attr });
+            // SAFETY: `init` is valid and exclusive by the safety requirement.
+            let init = unsafe { &mut *init };
+            // SAFETY: `qp` is live; these were set before its creation.
+            let ib = unsafe { &*qp };
+            init.event_handler = ib.registered_event_handler;
+            init.qp_context = ib.qp_context;
+            init.send_cq = ib.send_cq;
+            init.recv_cq = ib.recv_cq;
+            init.srq = ib.srq;
+            values.caps.write_to(&mut init.cap);
+            init.sq_sig_type = if this.sq_sig_all {
+                bindings::ib_sig_type_IB_SIGNAL_ALL_WR
+            } else {
+                bindings::ib_sig_type_IB_SIGNAL_REQ_WR
+            };
+            init.qp_type = ib.qp_type;
+            Ok(0)
+        })
+    }
+
+    /// `ib_device_ops.destroy_qp`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `verbs.c:ib_destroy_qp_user` and `create_qp`: `qp` is live, nobody else calls
+    /// verbs on it any more, and it is freed afterwards.
+    pub(super) unsafe extern "C" fn destroy(
+        qp: *mut bindings::ib_qp,
+        _udata: *mut bindings::ib_udata,
+    ) -> c_int {
+        {
+            // SAFETY: `qp` is live by the safety requirement.
+            let this = unsafe { Qp::<D>::from_raw(qp) };
+            D::destroy_qp(this);
+            this.notifier.revoke();
+        }
+        let this = qp.cast::<Qp<D>>();
+        // SAFETY: Initialised by `create`; this is the last call for this object, and the notifier
+        // does not refer to it any more.
+        unsafe { core::ptr::drop_in_place(&raw mut (*this).drv) };
+        // SAFETY: As above.
+        unsafe { core::ptr::drop_in_place(&raw mut (*this).notifier) };
+        0
+    }
+
+    /// `ib_device_ops.post_send`: takes the requests of a kernel user one by one, or rings the
+    /// doorbell of a user program's queue pair.
+    ///
+    /// # Safety
+    ///
+    /// As called by `ib_verbs.h:ib_post_send` and `uverbs_cmd.c:ib_uverbs_post_send`: `qp` is live;
+    /// `wr` is null or the head of a chain of valid requests that stay until they complete; `bad` is
+    /// valid.
+    pub(super) unsafe extern "C" fn post_send(
+        qp: *mut bindings::ib_qp,
+        mut wr: *const bindings::ib_send_wr,
+        bad: *mut *const bindings::ib_send_wr,
+    ) -> c_int {
+        // SAFETY: `qp` is live by the safety requirement.
+        let qp = unsafe { Qp::<D>::from_raw(qp) };
+        if qp.user {
+            // What uverbs makes of requests in the command is not looked at.
+            let ret = D::doorbell(qp);
+            if ret.is_err() {
+                // SAFETY: `bad` is valid by the safety requirement.
+                unsafe { bad.write(wr) };
+            }
+            return from_result(|| ret.map(|()| 0));
+        }
+        while !wr.is_null() {
+            // SAFETY: `wr` is valid by the safety requirement. It may be gone once it was posted.
+            let next = unsafe { (*wr).next };
+            // SAFETY: As above: a kernel user's request for this queue pair, not yet posted.
+            let request = unsafe { SendWr::new(&*wr, qp.kind) };
+            if let Err(error) = D::post_send(qp, &request) {
+                // SAFETY: `bad` is valid by the safety requirement.
+                unsafe { bad.write(wr) };
+                return error.to_errno();
+            }
+            wr = next;
+        }
+        0
+    }
+
+    /// `ib_device_ops.post_recv`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `ib_verbs.h:ib_post_recv` and `uverbs_cmd.c:ib_uverbs_post_recv`: as for
+    /// `post_send`.
+    pub(super) unsafe extern "C" fn post_recv(
+        qp: *mut bindings::ib_qp,
+        mut wr: *const bindings::ib_recv_wr,
+        bad: *mut *const bindings::ib_recv_wr,
+    ) -> c_int {
+        // SAFETY: `qp` is live by the safety requirement.
+        let qp = unsafe { Qp::<D>::from_raw(qp) };
+        while !wr.is_null() {
+            // SAFETY: `wr` is valid by the safety requirement. It may be gone once it was posted.
+            let next = unsafe { (*wr).next };
+            // SAFETY: As above: a request for this queue pair, not yet posted.
+            let request = unsafe { RecvWr::new(&*wr) };
+            let ret = if qp.user {
+                Err(EINVAL)
+            } else {
+                D::post_recv(qp, &request)
+            };
+            if let Err(error) = ret {
+                // SAFETY: `bad` is valid by the safety requirement.
+                unsafe { bad.write(wr) };
+                return error.to_errno();
+            }
+            wr = next;
+        }
+        0
+    }
+}
