@@ -359,7 +359,7 @@ const fn traits() -> [u16; 256] {
                 .wrapping_add(words_if(shape & ATOMIC_ACK, 2))
                 .wrapping_add(words_if(shape & IMM, 1))
                 .wrapping_add(words_if(shape & IETH, 1));
-            *entry = shape | words << HEADER_WORDS_SHIFT;
+            *entry = shape | (words << HEADER_WORDS_SHIFT);
         }
         value = value.wrapping_add(1);
         rest = after;
