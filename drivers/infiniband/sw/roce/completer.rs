@@ -30,9 +30,8 @@ use crate::{
     },
     requester::{
         is_read,
-        read_packet,
-        Requester,
-        READ_PIECE, //
+        window,
+        Requester, //
     },
     types::{
         Instant,
@@ -40,6 +39,7 @@ use crate::{
     },
     wire::{
         NakCode,
+        Opcode,
         Operation,
         Packet,
         Syndrome, //
@@ -105,7 +105,7 @@ where
             Syndrome::RnrNak { .. } | Syndrome::Nak(_) => psn,
         };
         if self.acknowledge(now, target, ctx, env)? != target {
-            return self.gap(now, psn, env);
+            return self.gap(psn, env);
         }
         let code = match syndrome {
             Syndrome::Ack { .. } => return Ok(()),
@@ -115,7 +115,7 @@ where
         let status = match code {
             NakCode::PsnSequence => {
                 env.count(Counter::SeqNakReceived);
-                return self.sequence_error(now, env);
+                return self.sequence_error(env);
             }
             NakCode::InvalidRequest | NakCode::InvalidRd => WcStatus::RemInvReqErr,
             NakCode::RemoteAccess => WcStatus::RemAccessErr,
@@ -151,6 +151,7 @@ where
             self.complete_head(WcStatus::Success, env)?;
         }
         if self.unacked != before {
+            self.window.grow(self.unacked.offset_from(before));
             self.progress(now, ctx);
             self.fail_if_first(env)?;
         }
@@ -168,38 +169,54 @@ where
     ) -> Result<(), Failure> {
         let psn = packet.bth.psn;
         if self.acknowledge(now, psn, ctx, env)? != psn {
-            return self.gap(now, psn, env);
+            return self.gap(psn, env);
         }
         let wqe = match self.wqe(self.head) {
             Some(wqe) if is_read(&wqe) && self.head != self.started => wqe,
             Some(_) | None => return Err(self.fail(WcStatus::BadRespErr, env)),
         };
         let number = psn.offset_from(wqe.first_psn);
-        let (length, starts, ends) = read_packet(&wqe, ctx.attr.path_mtu, number);
-        let opcode = packet.bth.opcode;
-        // The response to a repeated request begins in the middle of a piece.
-        let start_is_right =
-            opcode.starts_message() == starts || self.read_restart == Some(psn) && !starts;
-        if packet.payload_len != length || opcode.ends_message() != ends || !start_is_right {
+        let mtu = ctx.attr.path_mtu;
+        let length = wqe.length.saturating_sub(mtu.span(number)).min(mtu.bytes());
+        if packet.payload_len != length || !self.is_in_place(packet.bth.opcode, psn, number, &wqe) {
             return Err(self.fail(WcStatus::BadRespErr, env));
         }
         if length != 0 {
-            let offset = ctx.attr.path_mtu.span(number);
             let slot = self.slot(self.head);
-            if env.write_send(slot, offset, 0..length).is_err() {
+            if env.write_send(slot, mtu.span(number), 0..length).is_err() {
                 return Err(self.fail(WcStatus::LocProtErr, env));
             }
         }
         self.unacked = psn.next();
-        if ends && !self.cursor().is_before(self.unacked) {
+        let after = number.wrapping_add(1);
+        let ends_piece = after >= wqe.packets || self.window.is_piece_end(after);
+        if ends_piece && !self.cursor().is_before(self.unacked) {
             self.read_requests = self.read_requests.saturating_sub(1);
         }
-        if number.wrapping_add(1) >= wqe.packets {
+        if after >= wqe.packets {
             self.complete_head(WcStatus::Success, env)?;
         }
+        self.window.grow(1);
         self.progress(now, ctx);
         self.fail_if_first(env)
     }
-}
 
-const _: () = assert!(READ_PIECE.is_power_of_two());
+    /// Whether a READ response may have this opcode as packet `number` of the READ.
+    ///
+    /// A response starts and ends where a request did: at the places where pieces of some size
+    /// meet, at the end of the READ, and where the READ was last asked for again.
+    #[inline]
+    fn is_in_place(&self, opcode: Opcode, psn: Psn, number: u32, wqe: &SendWqe) -> bool {
+        let after = number.wrapping_add(1);
+        let may_start = window::may_meet(number) || self.read_restart == Some(psn);
+        let may_end = window::may_meet(after) || after >= wqe.packets;
+        let must_start = number == 0;
+        let must_end = after >= wqe.packets;
+        match (opcode.starts_message(), opcode.ends_message()) {
+            (true, true) => may_start && may_end,
+            (true, false) => may_start && !must_end,
+            (false, true) => !must_start && may_end,
+            (false, false) => !must_start && !must_end,
+        }
+    }
+}

@@ -20,14 +20,13 @@
 //!                      '---------------' rewind: next = head, cursor = unacked
 //! ```
 //!
-//! A READ takes the PSNs of its response. It is asked for in pieces of at most [`READ_PIECE`]
-//! packets, each by a READ request of its own, at fixed places: a piece ends where its number of
-//! packets from the start of the message is a multiple of [`READ_PIECE`], also after a restart in
-//! its middle.
+//! A READ takes the PSNs of its response. It is asked for in pieces, each by a READ request of its
+//! own; see [`window`].
 
 mod retransmit;
 #[cfg(test)]
 mod tests;
+pub mod window;
 
 pub(crate) use retransmit::earlier;
 
@@ -53,7 +52,6 @@ use crate::{
     },
     types::{
         Instant,
-        Mtu,
         Psn, //
     },
     wire::Reth,
@@ -63,12 +61,7 @@ use crate::{
     },
 };
 use core::ops::DerefMut;
-
-/// PSNs in flight at most.
-pub const WINDOW: u32 = 256;
-
-/// Packets of READ response that one READ request asks for at most; a power of two.
-pub const READ_PIECE: u32 = 64;
+use window::Window;
 
 /// Longest message, in bytes.
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
@@ -101,6 +94,7 @@ pub(crate) struct Requester<S> {
     /// Where a READ was last asked for again in the middle of a piece.
     pub(crate) read_restart: Option<Psn>,
     pub(crate) retry: retransmit::Retry,
+    pub(crate) window: Window,
 }
 
 impl<S> Requester<S>
@@ -127,6 +121,7 @@ where
             read_wqes: 0,
             read_restart: None,
             retry: retransmit::Retry::default(),
+            window: Window::default(),
         }
     }
 
@@ -149,6 +144,7 @@ where
         self.sent = psn;
         self.unassigned = psn;
         self.read_restart = None;
+        self.window = Window::default();
     }
 
     /// No more timers.
@@ -228,7 +224,7 @@ where
         if max == 0 || self.next == self.tail || self.retry.is_waiting(now) {
             return Ok(None);
         }
-        let room = WINDOW.saturating_sub(self.cursor().offset_from(self.unacked));
+        let room = self.window.room(self.cursor().offset_from(self.unacked));
         if room == 0 || (self.next == self.started && !self.start_next(ctx, env)?) {
             return Ok(None);
         }
@@ -243,14 +239,17 @@ where
         let mtu = ctx.attr.path_mtu;
         let (form, source, count, psns) = match wqe.op {
             SendOp::Read { va, rkey } => {
-                let in_piece = self.position & READ_PIECE.wrapping_sub(1);
-                let psns = READ_PIECE.wrapping_sub(in_piece).min(left);
+                if self.read_requests == 0 {
+                    let is_new = psn == self.sent;
+                    self.window.set_piece(ctx.attr.max_rd_atomic, is_new);
+                }
+                let psns = self.window.piece_after(self.position).min(left);
                 let most = u32::from(ctx.attr.max_rd_atomic.max(1));
                 if self.read_requests >= most || psns > room {
                     return Ok(None);
                 }
                 self.read_requests = self.read_requests.wrapping_add(1);
-                if in_piece != 0 {
+                if !window::may_meet(self.position) {
                     self.read_restart = Some(psn);
                 }
                 let offset = mtu.span(self.position);
@@ -275,6 +274,7 @@ where
                     packets: wqe.packets,
                     length: wqe.length,
                     solicited: wqe.solicited,
+                    ack_mask: self.window.ack_mask(),
                 };
                 let source = if wqe.length == 0 {
                     PayloadSource::None
@@ -306,7 +306,7 @@ where
             self.position = 0;
         }
         self.sent = self.sent.later(psn.add(psns));
-        self.retry.sending(now, run.probe(), ctx.attr);
+        self.retry.arm(now, ctx.attr);
         Ok(Some(run))
     }
 
@@ -418,7 +418,6 @@ where
         self.next = self.head;
         self.position = 0;
         self.read_requests = 0;
-        self.retry.rewound();
         self.catch_up();
     }
 
@@ -442,7 +441,6 @@ where
         if !live {
             return None;
         }
-        self.retry.unsent();
         let psn = run.psn.add(index);
         self.sent = match psn.is_before(self.sent) {
             true => psn.later(run.sent_before).later(self.unacked),
@@ -480,8 +478,7 @@ where
                     wqe.packets
                 };
                 if from < to {
-                    let pieces = to.div_ceil(READ_PIECE);
-                    count = count.wrapping_add(pieces.wrapping_sub(from / READ_PIECE));
+                    count = count.wrapping_add(self.window.pieces(from, to));
                 }
             }
             number = number.wrapping_add(1);
@@ -520,16 +517,6 @@ where
 #[inline]
 pub(crate) fn is_read(wqe: &SendWqe) -> bool {
     matches!(wqe.op, SendOp::Read { .. })
-}
-
-/// Bytes and place of packet `number` of a READ: its length, and whether a piece starts, ends.
-#[inline]
-pub(crate) fn read_packet(wqe: &SendWqe, mtu: Mtu, number: u32) -> (u32, bool, bool) {
-    let in_piece = number & READ_PIECE.wrapping_sub(1);
-    let after = number.wrapping_add(1);
-    let length = wqe.length.saturating_sub(mtu.span(number)).min(mtu.bytes());
-    let ends = after >= wqe.packets || in_piece == READ_PIECE.wrapping_sub(1);
-    (length, in_piece == 0, ends)
 }
 
 /// Why a WQE cannot be sent on a connected QP.

@@ -32,9 +32,6 @@ use crate::{
 /// The most bytes of BTH and extension headers that one of our packets carries.
 pub const MAX_HEADER: usize = 64;
 
-/// A packet asks for an ACK when the low bits of its PSN are all ones, and when it ends a message.
-const ACK_REQ_MASK: u32 = 31;
-
 /// Where the payload of a run comes from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PayloadSource {
@@ -76,6 +73,8 @@ pub(crate) enum Form {
         packets: u32,
         length: u32,
         solicited: bool,
+        /// A packet on the way asks for an ACK when these bits of its PSN are all ones.
+        ack_mask: u32,
     },
     /// One READ request.
     ReadRequest { reth: Reth },
@@ -85,6 +84,8 @@ pub(crate) enum Form {
         packets: u32,
         length: u32,
         aeth: Aeth,
+        /// It repeats an earlier one.
+        repeated: bool,
     },
     /// One ACK or NAK.
     Acknowledge { aeth: Aeth },
@@ -188,27 +189,6 @@ impl Run {
         })
     }
 
-    /// The PSN of a packet of the requester that the peer answers without delay.
-    #[inline]
-    pub(crate) fn probe(&self) -> Option<Psn> {
-        match self.form {
-            Form::ReadRequest { .. } => Some(self.psn),
-            Form::Message {
-                position, packets, ..
-            } => {
-                let end = self.psn.add(self.count);
-                let last = end.sub(1);
-                if position.wrapping_add(self.count) >= packets {
-                    return Some(last);
-                }
-                // The last packet of the run that asks for an ACK on the way.
-                let back = end.get() & ACK_REQ_MASK;
-                (back < self.count).then(|| last.sub(back))
-            }
-            Form::ReadResponse { .. } | Form::Acknowledge { .. } | Form::Datagram { .. } => None,
-        }
-    }
-
     /// Packet `index` as values.
     #[inline]
     fn headers(&self, psn: Psn, index: u32) -> Packet {
@@ -221,12 +201,13 @@ impl Run {
                 packets,
                 length,
                 solicited,
+                ack_mask,
             } => {
                 let number = position.wrapping_add(index);
                 let place = Place::of(number, packets);
                 packet = new(request_opcode(op, place));
                 packet.payload_len = self.share(length, number);
-                packet.bth.ack_req = place.ends() || psn.get() & ACK_REQ_MASK == ACK_REQ_MASK;
+                packet.bth.ack_req = place.ends() || psn.get() & ack_mask == ack_mask;
                 packet.bth.solicited = solicited && place.ends();
                 match op {
                     SendOp::SendImm(imm) => packet.imm = Some(imm),
@@ -252,6 +233,7 @@ impl Run {
                 packets,
                 length,
                 aeth,
+                ..
             } => {
                 let number = position.wrapping_add(index);
                 packet = new(match Place::of(number, packets) {

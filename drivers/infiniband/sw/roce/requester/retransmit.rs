@@ -14,10 +14,9 @@
 //!   sequence errors without progress send again at once but neither count nor stop the timer, so
 //!   that duplicated or reordered packets cannot use up the retries, and a peer that makes no
 //!   progress runs into the timer all the same.
-//! - *Progress* is that the oldest unacknowledged PSN advances. It refills both counters.
-//! - What says that a packet is missing less than a round trip after it was sent again speaks of
-//!   the first copy: it is *deferred* until that time is over, and forgotten on progress. So a
-//!   window is sent again at most once a round trip, however packets are reordered.
+//! - *Progress* is that the oldest unacknowledged PSN advances. It refills both counters; an RNR NAK
+//!   refills that of the retries.
+//! - However often the requester goes back, it sends less each time: see [`super::window`].
 
 use crate::{
     cqe::WcStatus,
@@ -46,9 +45,6 @@ const ACK_TIMEOUT_UNIT: u64 = 4096;
 /// within less, and giving up within microseconds helps nobody.
 const MIN_ACK_TIMEOUT: u8 = 8;
 
-/// Sequence errors are deferred no longer than this, in nanoseconds.
-const MAX_ROUND_TRIP: u64 = 20_000_000;
-
 /// Retry count that never ends.
 const RNR_RETRY_FOREVER: u8 = 7;
 
@@ -67,16 +63,6 @@ pub(crate) struct Retry {
     ack: Option<Instant>,
     /// When an RNR wait ends.
     rnr: Option<Instant>,
-    /// The requester has gone back and not yet sent.
-    rewound: bool,
-    /// When sending again began last.
-    resent: Option<Instant>,
-    /// A sequence error that is not believed before its time.
-    deferred: Option<(Psn, Instant)>,
-    /// A packet that will be acknowledged at once, and when it was sent.
-    probe: Option<(Psn, Instant)>,
-    /// Smoothed round trip time in nanoseconds, 0 if not known.
-    round_trip: u64,
 }
 
 impl Retry {
@@ -87,7 +73,6 @@ impl Retry {
         self.went_back = false;
         self.ahead = None;
         self.rnr = None;
-        self.deferred = None;
     }
 
     /// Whether an RNR wait is on. Ends one whose time has come.
@@ -100,54 +85,12 @@ impl Retry {
         false
     }
 
-    /// Packets go out now. One with the PSN `probe` is answered without delay.
+    /// Starts the local ACK timer if it does not run.
     #[inline]
-    pub(crate) fn sending(&mut self, now: Instant, probe: Option<Psn>, attr: &QpAttr) {
+    pub(crate) fn arm(&mut self, now: Instant, attr: &QpAttr) {
         if self.ack.is_none() {
             self.restart(now, attr);
         }
-        if self.rewound {
-            self.rewound = false;
-            self.resent = Some(now);
-        }
-        if let (None, Some(psn)) = (self.probe, probe) {
-            self.probe = Some((psn, now));
-        }
-    }
-
-    /// What was sent is, or may be, sent again: its answer tells nothing of the round trip.
-    pub(crate) fn rewound(&mut self) {
-        self.rewound = true;
-        self.probe = None;
-        self.deferred = None;
-    }
-
-    /// Packets that were handed out were not sent.
-    pub(crate) fn unsent(&mut self) {
-        self.probe = None;
-    }
-
-    /// Everything before `unacked` was answered.
-    #[inline]
-    fn measure(&mut self, now: Instant, unacked: Psn) {
-        match self.probe {
-            Some((psn, sent)) if psn.is_before(unacked) => {
-                let sample = now.0.saturating_sub(sent.0).max(1);
-                self.round_trip = match self.round_trip {
-                    0 => sample,
-                    old => old.saturating_sub(old / 8).saturating_add(sample / 8),
-                };
-                self.probe = None;
-            }
-            Some(_) | None => {}
-        }
-    }
-
-    /// Until when a sequence error may speak of a packet before it was sent again.
-    fn doubtful_until(&self) -> Option<Instant> {
-        let round_trip = self.round_trip.saturating_add(self.round_trip / 4);
-        self.resent
-            .map(|at| at.after(round_trip.min(MAX_ROUND_TRIP)))
     }
 
     #[inline]
@@ -171,8 +114,7 @@ impl Retry {
     /// The next time that something is to be done.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let deferred = self.deferred.map(|(_, at)| at);
-        earlier(deferred, earlier(self.ack, self.rnr))
+        earlier(self.ack, self.rnr)
     }
 }
 
@@ -194,7 +136,6 @@ where
     #[inline]
     pub(crate) fn progress(&mut self, now: Instant, ctx: &Context<'_>) {
         self.catch_up();
-        self.retry.measure(now, self.unacked);
         self.retry.refill(ctx.attr);
         if self.unacked == self.cursor() {
             self.retry.disarm();
@@ -217,18 +158,10 @@ where
             env.count(Counter::AckTimeout);
             self.retry.went_back = true;
             self.retry.ahead = None;
+            self.window.collapse();
             return self.retry(env);
         }
-        match self.retry.deferred {
-            Some((psn, at)) if at <= now => {
-                self.retry.deferred = None;
-                if psn == self.unacked {
-                    return self.sequence_error(now, env);
-                }
-                Ok(())
-            }
-            Some(_) | None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Uses up a retry and goes back.
@@ -245,22 +178,12 @@ where
     }
 
     /// The packet at the oldest unacknowledged PSN is missing at the peer: goes back to it.
-    pub(crate) fn sequence_error<E: Env + ?Sized>(
-        &mut self,
-        now: Instant,
-        env: &mut E,
-    ) -> Result<(), Failure> {
+    pub(crate) fn sequence_error<E: Env + ?Sized>(&mut self, env: &mut E) -> Result<(), Failure> {
         if self.cursor() == self.unacked {
             // Nothing has been sent since the requester went back.
             return Ok(());
         }
-        match self.retry.doubtful_until() {
-            Some(until) if now < until => {
-                self.retry.deferred = Some((self.unacked, until));
-                return Ok(());
-            }
-            Some(_) | None => {}
-        }
+        self.window.shrink();
         if self.retry.went_back {
             env.count(Counter::Retry);
             self.rewind();
@@ -274,18 +197,13 @@ where
     ///
     /// Goes back once per gap. The rest of the old response stream is still under way and its PSNs
     /// rise; if they fall, the peer has begun again and the same packet was lost again.
-    pub(crate) fn gap<E: Env + ?Sized>(
-        &mut self,
-        now: Instant,
-        psn: Psn,
-        env: &mut E,
-    ) -> Result<(), Failure> {
+    pub(crate) fn gap<E: Env + ?Sized>(&mut self, psn: Psn, env: &mut E) -> Result<(), Failure> {
         let ahead = self.retry.ahead.replace(psn);
         if ahead.is_some_and(|ahead| !psn.is_before(ahead)) {
             return Ok(());
         }
         env.count(Counter::ImpliedNak);
-        self.sequence_error(now, env)
+        self.sequence_error(env)
     }
 
     //= IBA 9.7.5.2.8
@@ -308,6 +226,9 @@ where
             };
             self.retry.rnr_left = left;
         }
+        // The packet did arrive.
+        self.retry.left = ctx.attr.retry_cnt;
+        self.retry.went_back = false;
         self.retry.disarm();
         self.rewind();
         self.retry.rnr = Some(now.after(rnr_wait(timer)));

@@ -9,7 +9,7 @@ use crate::{
         QpEvent, //
     },
     qp::state::QpState,
-    requester::{
+    requester::window::{
         READ_PIECE,
         WINDOW, //
     },

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
-//! READ requests of the peer: those that are being answered and the last ones that were.
+//! READ requests of the peer: the replies that are pending, and what it may ask for again.
 //!
 //! ```text
-//!   slots, by age      ... 4     3     2     1     0
-//!                       +-----+-----+-----+-----+-----+
-//!     forgotten <---    |done |done |reply|waits|waits|  <--- push
-//!                       +-----+-----+-----+-----+-----+
-//!                                   \__ pending: 3 __/
+//!   PSNs   oldest of the last N requests                       expected
+//!     ------+------------------------------------------------------+------
+//!   too old |  may be asked for again                              | new
+//!           |     [reply 0 ->    ]   [reply 1  ] [reply 2     ]    |
+//!                    sent |  \_ pending, at most N, by PSN _/
 //! ```
 //!
-//! The peer may ask again for any part of a READ that it has not seen completely: one of the last
-//! `max_dest_rd_atomic` ones. Such a request sets the reply of its slot back; the younger replies
-//! follow it again from where they were. A repetition of an older READ cannot be honest and is
-//! dropped.
+//! N is `max_dest_rd_atomic`. The peer may ask again for any part of its last N READs, in other
+//! pieces than before if it likes. It has then gone back and will ask for all that follows as well,
+//! so the reply to it takes the place of what is pending for the same PSNs. If all of it is still to
+//! be sent anyway, nothing changes: then the request was delayed or duplicated on its way, or is
+//! answered soon. A repetition of anything older cannot be honest and is dropped.
 
 use crate::{
     env::{
@@ -33,6 +34,7 @@ use crate::{
     },
     types::{
         Msn,
+        Mtu,
         Psn,
         RKey, //
     },
@@ -44,24 +46,21 @@ use crate::{
 };
 use core::ops::DerefMut;
 
-/// One READ request of the peer: the PSNs it took, and the reply that is being streamed.
+/// Storage for one READ request of the peer.
 ///
-/// Storage for [`crate::qp::Qp`]: make as many [`ReadSlot::default`]s as the QP's
-/// `max_dest_rd_atomic`.
+/// Make as many [`ReadSlot::default`]s for a [`crate::qp::Qp`] as its `max_dest_rd_atomic`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadSlot {
-    /// First PSN of the request as it first came.
-    first: Psn,
-    /// The PSNs that it takes.
-    packets: u32,
-    /// What is being sent, or was sent last.
-    pub(super) reply: Reply,
+    /// A pending reply.
+    reply: Reply,
+    /// First PSN of a request, in a ring of its own.
+    request: Psn,
 }
 
 /// A stream of READ response packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reply {
-    /// First PSN; later than that of the request after a partial repetition.
+    /// First PSN.
     pub(super) first: Psn,
     /// Number of packets.
     pub(super) packets: u32,
@@ -80,27 +79,41 @@ pub(super) struct Reply {
 }
 
 impl Reply {
+    /// PSN of the next packet.
     #[inline]
-    fn is_done(&self) -> bool {
-        self.sent >= self.packets
+    pub(super) fn next(&self) -> Psn {
+        self.first.add(self.sent)
     }
 
-    /// Whether the packet with this PSN belongs to it and has been handed out.
+    /// The PSN after the last packet.
     #[inline]
-    fn has_sent(&self, psn: Psn) -> bool {
-        psn.is_within(self.first, self.sent)
+    fn end(&self) -> Psn {
+        self.first.add(self.packets)
+    }
+
+    /// The part that begins with packet `number`.
+    fn tail(mut self, number: u32, mtu: Mtu) -> Self {
+        let bytes = mtu.span(number);
+        self.first = self.first.add(number);
+        self.packets = self.packets.saturating_sub(number);
+        self.sent = 0;
+        self.va = self.va.wrapping_add(u64::from(bytes));
+        self.length = self.length.saturating_sub(bytes);
+        self
     }
 }
 
-/// The slots, in a ring.
+/// The pending replies, in the order of their PSNs, and the requests that may be repeated.
 pub(super) struct ReadQueue<R> {
     slots: R,
-    /// Index of the slot that is pushed next.
-    next: usize,
-    /// Slots that hold a request, from the youngest on.
-    known: usize,
-    /// Slots, from the youngest on, down to the oldest whose reply is not done.
+    /// Index of the slot with the reply whose turn it is.
+    head: usize,
+    /// Pending replies.
     pending: usize,
+    /// Index of the slot for the next request.
+    next_request: usize,
+    /// Requests that are remembered.
+    requests: usize,
 }
 
 impl<R> ReadQueue<R>
@@ -110,16 +123,18 @@ where
     pub(super) fn new(slots: R) -> Self {
         Self {
             slots,
-            next: 0,
-            known: 0,
+            head: 0,
             pending: 0,
+            next_request: 0,
+            requests: 0,
         }
     }
 
     pub(super) fn clear(&mut self) {
-        self.next = 0;
-        self.known = 0;
+        self.head = 0;
         self.pending = 0;
+        self.next_request = 0;
+        self.requests = 0;
     }
 
     pub(super) fn replace(&mut self, slots: R) -> R {
@@ -136,109 +151,151 @@ where
         self.pending == 0
     }
 
-    /// The slot of this age: 0 is the youngest.
+    /// `index` or, if that is beyond the end, as many slots from the start.
     #[inline]
-    fn by_age(&mut self, age: usize) -> Option<&mut ReadSlot> {
-        let back = age.wrapping_add(1);
-        let index = match self.next.checked_sub(back) {
-            Some(index) => index,
-            None => self.slots.len().checked_sub(back.wrapping_sub(self.next))?,
-        };
-        self.slots.get_mut(index)
+    fn wrap(&self, index: usize) -> usize {
+        index.checked_sub(self.slots.len()).unwrap_or(index)
     }
 
-    /// Takes a new request, with room for `limit` of them. Returns false if there is none.
-    pub(super) fn push(&mut self, reply: Reply, limit: usize) -> bool {
-        let limit = limit.min(self.slots.len());
-        if self.pending >= limit {
-            // A repetition may be given up: the peer has gone on, or asks again.
-            if !self.current().is_some_and(|reply| reply.repeated) {
-                return false;
-            }
-            self.drop_current();
-        }
-        let Some(slot) = self.slots.get_mut(self.next) else {
-            return false;
-        };
-        *slot = ReadSlot {
-            first: reply.first,
-            packets: reply.packets,
-            reply,
-        };
-        self.next = self.next.wrapping_add(1);
-        if self.next >= self.slots.len() {
-            self.next = 0;
-        }
-        self.pending = self.pending.wrapping_add(1);
-        self.known = self.known.wrapping_add(1).min(limit);
-        true
-    }
-
-    /// The age of the remembered request that this repetition is a part of; `None` if there is
-    /// none, or if its answer is still to be sent anyway.
-    pub(super) fn find_repeated(&mut self, first: Psn, packets: u32) -> Option<usize> {
-        for age in 0..self.known {
-            let slot = self.by_age(age)?;
-            let offset = first.offset_from(slot.first);
-            if offset < slot.packets {
-                let fits = packets <= slot.packets.wrapping_sub(offset);
-                let reply = &slot.reply;
-                let again = reply.is_done() || reply.has_sent(first);
-                return (fits && again).then_some(age);
-            }
-        }
-        None
-    }
-
-    /// Sets the reply of a request back.
-    pub(super) fn repeat(&mut self, age: usize, reply: Reply) {
-        if let Some(slot) = self.by_age(age) {
-            slot.reply = reply;
-            self.pending = self.pending.max(age.wrapping_add(1));
-        }
+    /// The pending reply with this number; 0 is the one whose turn it is.
+    #[inline]
+    fn reply(&mut self, number: usize) -> Option<&mut Reply> {
+        let index = self.wrap(self.head.wrapping_add(number));
+        self.slots.get_mut(index).map(|slot| &mut slot.reply)
     }
 
     /// The reply whose turn it is.
     #[inline]
     pub(super) fn current(&mut self) -> Option<&mut Reply> {
-        let age = self.pending.checked_sub(1)?;
-        self.by_age(age).map(|slot| &mut slot.reply)
+        if self.pending == 0 {
+            return None;
+        }
+        self.reply(0)
     }
 
-    /// Goes on to the next reply if the current one is done.
+    /// The current reply is done.
     #[inline]
-    pub(super) fn settle(&mut self) {
-        while self.current().is_some_and(|reply| reply.is_done()) {
-            self.pending = self.pending.wrapping_sub(1);
-        }
-        if self.current().is_none() {
-            self.pending = 0;
+    pub(super) fn pop(&mut self) {
+        if let Some(left) = self.pending.checked_sub(1) {
+            self.pending = left;
+            self.head = self.wrap(self.head.wrapping_add(1));
         }
     }
 
-    /// The packet with this PSN and those after it were not sent. Returns whether they belonged to
-    /// a reply that still wants them.
-    pub(super) fn unsend(&mut self, psn: Psn) -> bool {
-        for age in 0..self.known {
-            let Some(slot) = self.by_age(age) else {
-                return false;
-            };
-            let reply = &mut slot.reply;
-            if reply.has_sent(psn) {
-                reply.sent = psn.offset_from(reply.first);
-                self.pending = self.pending.max(age.wrapping_add(1));
+    /// Takes a new request. Returns false if `limit` of them are pending.
+    pub(super) fn push(&mut self, reply: Reply, limit: usize) -> bool {
+        let limit = limit.min(self.slots.len());
+        if self.pending >= limit && !self.give_up_repetition() {
+            return false;
+        }
+        match self.reply(self.pending) {
+            Some(free) => *free = reply,
+            None => return false,
+        }
+        self.pending = self.pending.wrapping_add(1);
+        if let Some(slot) = self.slots.get_mut(self.next_request) {
+            slot.request = reply.first;
+        }
+        self.next_request = self.wrap(self.next_request.wrapping_add(1));
+        self.requests = self.requests.wrapping_add(1).min(limit);
+        true
+    }
+
+    /// Drops the first reply that repeats an earlier one: the peer has gone on, or asks again.
+    fn give_up_repetition(&mut self) -> bool {
+        for number in 0..self.pending {
+            if self.reply(number).is_some_and(|reply| reply.repeated) {
+                self.remove(number);
                 return true;
             }
         }
         false
     }
 
-    /// Drops the current reply.
-    pub(super) fn drop_current(&mut self) {
-        if let Some(reply) = self.current() {
-            reply.sent = reply.packets;
+    fn remove(&mut self, number: usize) {
+        for at in number.wrapping_add(1)..self.pending {
+            let Some(moved) = self.reply(at).copied() else {
+                return;
+            };
+            if let Some(place) = self.reply(at.wrapping_sub(1)) {
+                *place = moved;
+            }
         }
-        self.settle();
+        self.pending = self.pending.saturating_sub(1);
+    }
+
+    /// Puts a reply before the one with this number; the last one goes if there is no room.
+    fn insert(&mut self, number: usize, reply: Reply) {
+        let mut moved = reply;
+        for at in number..=self.pending.min(self.slots.len().saturating_sub(1)) {
+            if let Some(place) = self.reply(at) {
+                core::mem::swap(place, &mut moved);
+            }
+        }
+        self.pending = self.pending.wrapping_add(1).min(self.slots.len());
+    }
+
+    /// Whether the peer may ask again for these PSNs, which are all before `expected`.
+    pub(super) fn may_repeat(&self, first: Psn, packets: u32, expected: Psn) -> bool {
+        let back = self.requests;
+        let index = match self.next_request.checked_sub(back) {
+            Some(index) => index,
+            None => self.wrap(
+                self.next_request
+                    .wrapping_add(self.slots.len())
+                    .wrapping_sub(back),
+            ),
+        };
+        match self.slots.get(index) {
+            Some(slot) if back != 0 => {
+                let end = first.offset_from(slot.request).wrapping_add(packets);
+                end <= expected.offset_from(slot.request)
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// Whether the replies that are pending bring all of these PSNs.
+    pub(super) fn will_bring(&mut self, first: Psn, packets: u32) -> bool {
+        let mut missing = packets;
+        let mut psn = first;
+        for number in 0..self.pending {
+            let Some(reply) = self.reply(number) else {
+                break;
+            };
+            let (next, end) = (reply.next(), reply.end());
+            if psn.is_within(next, end.offset_from(next)) {
+                missing = missing.saturating_sub(end.offset_from(psn));
+                psn = end;
+            }
+            if missing == 0 {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Puts a reply in its place, instead of what is pending for the same PSNs.
+    pub(super) fn repeat(&mut self, reply: Reply, mtu: Mtu) {
+        let end = reply.end();
+        let mut number = 0;
+        while number < self.pending {
+            let Some(other) = self.reply(number) else {
+                return;
+            };
+            if !reply.first.is_before(other.end()) {
+                // It is before; the peer seems to have it.
+                number = number.wrapping_add(1);
+            } else if !other.next().is_before(end) {
+                break;
+            } else if end.is_before(other.end()) && !other.first.is_before(reply.first) {
+                *other = other.tail(end.offset_from(other.first), mtu);
+                break;
+            } else {
+                self.remove(number);
+            }
+        }
+        self.insert(number, reply);
     }
 }
 
@@ -290,18 +347,22 @@ where
             return;
         };
         let packets = ctx.attr.path_mtu.packets(reth.length);
-        let Some(age) = self.reads.find_repeated(psn, packets) else {
+        if !self.reads.may_repeat(psn, packets, self.expected) {
             env.count(Counter::DropSequence);
             return;
-        };
+        }
+        if self.reads.will_bring(psn, packets) {
+            return;
+        }
         let checked = match ctx.attr.access.remote_read {
             true => check(&reth, RemoteAccess::Read, env),
             false => Err(NakCode::InvalidRequest),
         };
         match checked {
-            Ok(()) => self
-                .reads
-                .repeat(age, self.reply_to(psn, packets, &reth, true)),
+            Ok(()) => {
+                let reply = self.reply_to(psn, packets, &reth, true);
+                self.reads.repeat(reply, ctx.attr.path_mtu);
+            }
             // It was good once. If the peer still waits for it, it learns of this; if this is a
             // ghost, nothing happens.
             Err(code) => match self.answer {

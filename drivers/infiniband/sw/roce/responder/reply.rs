@@ -13,7 +13,10 @@ use crate::{
     },
     responder::{
         nak_code,
-        read::ReadSlot,
+        read::{
+            ReadSlot,
+            Reply, //
+        },
         Answer,
         Responder,
         Silence, //
@@ -24,7 +27,11 @@ use crate::{
         Role,
         Run, //
     },
-    types::Psn,
+    types::{
+        Mtu,
+        Psn,
+        RKey, //
+    },
     wire::{
         Aeth,
         NakCode,
@@ -53,7 +60,6 @@ where
 
     /// Packets of the READ reply whose turn it is.
     fn poll_read(&mut self, max: u32, ctx: &Context<'_>) -> Option<Run> {
-        self.reads.settle();
         let mtu = ctx.attr.path_mtu;
         let reply = *self.reads.current()?;
         let count = reply.packets.saturating_sub(reply.sent).min(max);
@@ -73,12 +79,15 @@ where
                 syndrome: Syndrome::ACK,
                 msn: reply.msn,
             },
+            repeated: reply.repeated,
         };
-        let run = self.run(reply.first.add(reply.sent), count, source, form, ctx);
-        if let Some(reply) = self.reads.current() {
-            reply.sent = reply.sent.wrapping_add(count);
+        let run = self.run(reply.next(), count, source, form, ctx);
+        let sent = reply.sent.wrapping_add(count);
+        if sent >= reply.packets {
+            self.reads.pop();
+        } else if let Some(reply) = self.reads.current() {
+            reply.sent = sent;
         }
-        self.reads.settle();
         Some(run)
     }
 
@@ -140,9 +149,7 @@ where
     pub(crate) fn unsend(&mut self, run: &Run, index: u32, ctx: &Context<'_>) {
         let psn = run.psn.add(index);
         match run.form {
-            Form::ReadResponse { .. } => {
-                self.reads.unsend(psn);
-            }
+            Form::ReadResponse { .. } => self.unsend_read(run, index, ctx),
             Form::Acknowledge { aeth } => {
                 if self.answer != Answer::None {
                     return;
@@ -168,6 +175,27 @@ where
         }
     }
 
+    /// Packet `index` of a run of READ responses and those after it were not sent.
+    fn unsend_read(&mut self, run: &Run, index: u32, ctx: &Context<'_>) {
+        let psn = run.psn.add(index);
+        match self.reads.current() {
+            Some(reply) if psn.is_within(reply.first, reply.sent) => {
+                reply.sent = psn.offset_from(reply.first);
+                return;
+            }
+            Some(_) | None => {}
+        }
+        // That reply was done, or something else took its place.
+        let mtu = ctx.attr.path_mtu;
+        if let Some(mut reply) = reply_of(run, mtu) {
+            reply.sent = reply.sent.wrapping_add(index);
+            let left = reply.packets.saturating_sub(reply.sent);
+            if left != 0 && !self.reads.will_bring(psn, left) {
+                self.reads.repeat(reply, mtu);
+            }
+        }
+    }
+
     /// The payload of packet `index` of a READ response could not be read.
     pub(crate) fn payload_failed<E: Env + ?Sized>(
         &mut self,
@@ -177,21 +205,54 @@ where
         env: &mut E,
     ) -> Result<(), Failure> {
         let psn = run.psn.add(index);
-        if !self.reads.unsend(psn) {
-            return Ok(());
+        let code = nak_code(error);
+        match run.form {
+            Form::ReadResponse { repeated: true, .. } => {
+                // As a repeated request that no longer passes the checks.
+                let same = |reply: &mut Reply| psn.is_within(reply.first, reply.sent);
+                if self.reads.current().is_some_and(same) {
+                    self.reads.pop();
+                }
+                env.count(Counter::AccessViolation);
+                self.answer = Answer::Refused { psn, code };
+                Ok(())
+            }
+            Form::ReadResponse { .. } => {
+                self.reads.clear();
+                Err(self.refuse_at(psn, code, env))
+            }
+            Form::Acknowledge { .. }
+            | Form::Message { .. }
+            | Form::ReadRequest { .. }
+            | Form::Datagram { .. } => Ok(()),
         }
-        let repeated = self.reads.current().is_some_and(|reply| reply.repeated);
-        if repeated {
-            // As in a repeated request that no longer passes the checks.
-            self.reads.drop_current();
-            env.count(Counter::AccessViolation);
-            self.answer = Answer::Refused {
-                psn,
-                code: nak_code(error),
-            };
-            return Ok(());
-        }
-        self.reads.clear();
-        Err(self.refuse_at(psn, nak_code(error), env))
     }
+}
+
+/// The reply that a run is a part of, as it was before the run.
+fn reply_of(run: &Run, mtu: Mtu) -> Option<Reply> {
+    let Form::ReadResponse {
+        position,
+        packets,
+        length,
+        aeth,
+        repeated,
+    } = run.form
+    else {
+        return None;
+    };
+    let (rkey, va) = match run.source {
+        PayloadSource::Remote { rkey, va } => (rkey, va),
+        PayloadSource::None | PayloadSource::Wqe { .. } => (RKey::default(), 0),
+    };
+    Some(Reply {
+        first: run.psn.sub(position),
+        packets,
+        sent: position,
+        va: va.wrapping_sub(u64::from(mtu.span(position))),
+        rkey,
+        length,
+        msn: aeth.msn,
+        repeated,
+    })
 }

@@ -506,7 +506,7 @@ fn repetitions_that_cannot_be_honest_are_dropped() {
     node.sent();
     for request in [
         read(100, 256),     // forgotten: two slots
-        read(101, 512),     // longer than it was
+        read(102, 512),     // beyond what was executed
         read(90, 256),      // never executed
         read(101, 1 << 31), // absurd
         read(101, u32::MAX),
