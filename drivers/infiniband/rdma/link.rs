@@ -31,6 +31,9 @@ use kernel::{
 
 /// A driver whose devices users add and delete by name.
 pub trait LinkDriver: Driver {
+    /// What all devices share. Owned by the [`LinkOps`], and dropped after its last device.
+    type Shared: Send + Sync;
+
     /// Adds a device: prepares what it needs and calls [`Device::register`].
     ///
     /// # Context
@@ -41,7 +44,7 @@ pub trait LinkDriver: Driver {
     /// # Errors
     ///
     /// `EEXIST` if there is one already; any other.
-    fn new_link(name: &CStr, netdev: &NetDevice) -> Result;
+    fn new_link(shared: &Self::Shared, name: &CStr, netdev: &NetDevice) -> Result;
 
     /// A device is about to be unregistered because a user has deleted it.
     ///
@@ -67,16 +70,19 @@ pub trait LinkDriver: Driver {
 ///
 /// `ops` is in the core's list of link types and in the registry.
 #[pin_data(PinnedDrop)]
+#[repr(C)]
 pub struct LinkOps<D: LinkDriver> {
+    // First, so that `newlink` finds the rest.
     #[pin]
     ops: Opaque<bindings::rdma_link_ops>,
+    shared: D::Shared,
     _driver: PhantomData<D>,
 }
 
-// SAFETY: Link types belong to no thread.
+// SAFETY: Link types belong to no thread; `shared` is `Send`.
 unsafe impl<D: LinkDriver> Send for LinkOps<D> {}
 
-// SAFETY: There is nothing to do with a `&LinkOps`.
+// SAFETY: A `&LinkOps` gives a `&D::Shared` at most, which is `Sync`.
 unsafe impl<D: LinkDriver> Sync for LinkOps<D> {}
 
 impl<D: LinkDriver> LinkOps<D> {
@@ -89,8 +95,9 @@ impl<D: LinkDriver> LinkOps<D> {
     /// # Errors
     ///
     /// `EEXIST` if there is one with this name, after a warning by the core; `ENOMEM`.
-    pub fn new(name: &'static CStr) -> impl PinInit<Self, Error> {
+    pub fn new(name: &'static CStr, shared: D::Shared) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
+            shared: shared,
             ops <- Opaque::try_ffi_init(move |ops: *mut bindings::rdma_link_ops| {
                 // SAFETY: `ops` is memory for the structure.
                 unsafe {
@@ -135,8 +142,14 @@ impl<D: LinkDriver> LinkOps<D> {
         from_result(|| {
             // SAFETY: `name` ends with a nul by the safety requirement.
             let name = unsafe { CStr::from_char_ptr(name) };
+            let link = registry::link(TypeId::of::<D>()).ok_or(ENODEV)?;
+            // SAFETY: By the type invariant of `LinkOps` and the `repr(C)`, the link types of `D` in the
+            // registry are at the start of a `LinkOps<D>`. It stays: `nldev_newlink` holds the lock that
+            // `rdma_link_unregister` takes.
+            let this = unsafe { link.cast::<Self>().as_ref() };
             // SAFETY: `netdev` is referenced by the safety requirement.
-            D::new_link(name, unsafe { NetDevice::from_raw(netdev) })?;
+            let netdev = unsafe { NetDevice::from_raw(netdev) };
+            D::new_link(&this.shared, name, netdev)?;
             Ok(0)
         })
     }

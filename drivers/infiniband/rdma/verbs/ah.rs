@@ -6,7 +6,6 @@
 //! In the tree this file would be `rust/kernel/rdma/ah.rs`.
 
 use super::{
-    Device,
     Driver,
     Pd, //
 };
@@ -190,14 +189,14 @@ impl<D: Driver> VTable<D> {
             // SAFETY: The GID entry is referenced by the safety requirement.
             let av = unsafe { AddressVector::from_raw(raw) }?;
             let sleepable = flags & bindings::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0;
-            // SAFETY: The core has set `device`, to one of this driver.
-            let device = unsafe { Device::<D>::from_raw((*ah).device) };
+            // SAFETY: The core has set `pd`, to one of a device of this driver.
+            let pd = unsafe { Pd::<D>::from_raw((*ah).pd) };
             // SAFETY: By the safety requirement.
             let udata = unsafe { Udata::from_raw(udata) };
             // SAFETY: Only the address of the field is taken.
             let drv = unsafe { &raw mut (*ah.cast::<Ah<D>>()).drv };
             // SAFETY: `drv` is uninitialised memory that C does not move and, on failure, frees.
-            unsafe { pin_init::raw_try_init(drv, D::create_ah(device, &av, udata, sleepable)) }?;
+            unsafe { pin_init::raw_try_init(drv, D::create_ah(pd, &av, udata, sleepable)) }?;
             Ok(0)
         })
     }

@@ -296,6 +296,12 @@ impl<D: Driver> Device<D> {
         Name(name)
     }
 
+    /// The GUID of the node, in network byte order.
+    pub fn node_guid(&self) -> [u8; 8] {
+        // SAFETY: By the type invariant; it does not change after registration.
+        unsafe { (*self.as_raw()).node_guid }.to_ne_bytes()
+    }
+
     /// The network interface, as long as the device is registered.
     ///
     /// # Context

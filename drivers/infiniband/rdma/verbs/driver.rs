@@ -181,7 +181,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ///
     /// Any.
     fn create_ah(
-        device: &Device<Self>,
+        pd: &Pd<Self>,
         av: &AddressVector,
         udata: Option<&Udata>,
         sleepable: bool,

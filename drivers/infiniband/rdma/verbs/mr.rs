@@ -89,6 +89,13 @@ impl<D: Driver> Mr<D> {
         &self.drv
     }
 
+    /// The protection domain that it was created in.
+    pub fn pd(&self) -> &Pd<D> {
+        // SAFETY: By the type invariant; the core set `pd` after creation and counts regions in it, so
+        // that it is not freed before them.
+        unsafe { Pd::from_raw((*self.ib.get()).pd) }
+    }
+
     /// The key by which local work requests name it.
     pub fn lkey(&self) -> u32 {
         // SAFETY: The object is live; for these regions it does not change after creation.

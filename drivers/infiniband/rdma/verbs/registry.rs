@@ -127,6 +127,16 @@ pub(crate) fn open_link(kind: TypeId, ops: NonNull<bindings::rdma_link_ops>) -> 
     Ok(())
 }
 
+/// A link type of a driver. It stays as long as the core keeps it from being unregistered.
+pub(crate) fn link(kind: TypeId) -> Option<NonNull<bindings::rdma_link_ops>> {
+    if STATE.load(Acquire) != 2 {
+        return None;
+    }
+    let registry = REGISTRY.lock();
+    let link = registry.links.iter().find(|link| link.kind == kind)?;
+    Some(link.ops)
+}
+
 /// The link type that will own new devices of a driver; makes room for one in the list.
 ///
 /// # Errors
