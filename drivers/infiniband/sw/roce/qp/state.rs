@@ -161,6 +161,12 @@ impl AttrMask {
     pub const CAP: Self = Self(1 << 19);
     pub const DEST_QPN: Self = Self(1 << 20);
 
+    /// The set with these bits of `enum ib_qp_attr_mask`; others are dropped.
+    #[inline]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits & ((1 << 21) - 1))
+    }
+
     /// Whether all of `other` are in this set.
     #[inline]
     pub const fn contains(self, other: Self) -> bool {
