@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The device: what it says of itself and of its port.
+
+use crate::port::Port;
+use kernel::prelude::*;
+use rdma::verbs::{
+    device_cap,
+    Device,
+    DeviceAttr,
+    PhysState,
+    PortAttr,
+    PortState, //
+};
+use roce::{
+    qp::attr::MAX_RD_ATOMIC,
+    types::Mtu, //
+};
+
+/// The driver, as the RDMA abstractions know it.
+pub(crate) enum Ferroce {}
+
+/// Limits that the device reports and keeps.
+pub(crate) mod limits {
+    pub(crate) const MAX_QP: u32 = 1 << 20;
+    pub(crate) const MAX_QP_WR: u32 = 1 << 15;
+    pub(crate) const MAX_SGE: u32 = 32;
+    pub(crate) const MAX_INLINE: u32 = 512;
+    pub(crate) const MAX_CQ: u32 = 1 << 20;
+    pub(crate) const MAX_CQE: u32 = (1 << 20) - 1;
+    pub(crate) const MAX_MR: u32 = 1 << 20;
+    pub(crate) const MAX_PD: u32 = 1 << 20;
+    pub(crate) const MAX_AH: u32 = 1 << 20;
+    pub(crate) const GID_TABLE: u32 = 1024;
+}
+
+/// What the device reports of itself.
+pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
+    DeviceAttr {
+        sys_image_guid: device.node_guid(),
+        max_mr_size: u64::MAX,
+        page_size_cap: 0xffff_f000,
+        vendor_id: 0x00ff_ffff,
+        max_qp: limits::MAX_QP,
+        max_qp_wr: limits::MAX_QP_WR,
+        device_cap_flags: device_cap::PORT_ACTIVE_EVENT
+            | device_cap::SYS_IMAGE_GUID
+            | device_cap::RC_RNR_NAK_GEN,
+        max_send_sge: limits::MAX_SGE,
+        max_recv_sge: limits::MAX_SGE,
+        max_sge_rd: limits::MAX_SGE,
+        max_cq: limits::MAX_CQ,
+        max_cqe: limits::MAX_CQE,
+        max_mr: limits::MAX_MR,
+        max_pd: limits::MAX_PD,
+        max_qp_rd_atom: u32::from(MAX_RD_ATOMIC),
+        max_res_rd_atom: u32::from(MAX_RD_ATOMIC).saturating_mul(limits::MAX_QP),
+        max_qp_init_rd_atom: u32::from(MAX_RD_ATOMIC),
+        max_ah: limits::MAX_AH,
+        max_pkeys: 1,
+        local_ca_ack_delay: 15,
+        ..DeviceAttr::default()
+    }
+}
+
+/// What the port reports of itself now.
+///
+/// # Errors
+///
+/// `ENODEV` once the network interface is gone.
+pub(crate) fn port_attr(port: &Port) -> Result<PortAttr> {
+    let netdev = port.netdev().ok_or(ENODEV)?;
+    let (state, phys_state) = if netdev.is_up() && netdev.carrier() {
+        (PortState::Active, PhysState::LinkUp)
+    } else if netdev.is_up() {
+        (PortState::Down, PhysState::Polling)
+    } else {
+        (PortState::Down, PhysState::Disabled)
+    };
+    Ok(PortAttr {
+        state,
+        phys_state,
+        max_mtu: Mtu::M4096.code(),
+        active_mtu: port.mtu().code(),
+        gid_tbl_len: limits::GID_TABLE,
+        pkey_tbl_len: 1,
+        max_msg_sz: crate::qp::MAX_MESSAGE,
+        ..PortAttr::default()
+    })
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Reception: one UDP socket for each network namespace that has devices of ours.
+//!
+//! # Lifetime
+//!
+//! The socket holds no reference to its namespace, so it must be gone before the namespace is: the
+//! last port that leaves closes it, and a port leaves when its network interface is unregistered,
+//! which happens when the namespace ends.
+
+use crate::{
+    counters::PortCounter,
+    crc,
+    port::Port,
+    qp::InboundPacket, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        rcu,
+        Arc,
+        ArcBorrow,
+        Mutex, //
+    }, //
+};
+use rdma::{
+    net::{
+        NetDevice,
+        RxPacket,
+        UdpPort,
+        UdpReceive, //
+    },
+    sync::RcuMap, //
+};
+use roce::wire::{
+    Packet,
+    UDP_PORT, //
+};
+
+/// Ports of one network namespace, by the index of their network interface.
+#[pin_data]
+pub(crate) struct Listener {
+    #[pin]
+    ports: RcuMap<Port>,
+    namespace: u64,
+}
+
+impl Listener {
+    /// Adds a port.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if there is one for this interface, `ENOMEM`.
+    pub(crate) fn insert(&self, ifindex: u32, port: Arc<Port>) -> Result {
+        self.ports.insert(ifindex, port)
+    }
+
+    /// Removes a port; when this returns, nothing is received for it any more.
+    ///
+    /// # Context
+    ///
+    /// Process context, sleeps.
+    pub(crate) fn remove(&self, ifindex: u32) {
+        let _ = self.ports.remove(ifindex);
+    }
+
+    /// The port that a packet belongs to: that of the interface it came in on, or below a VLAN, or
+    /// if it went through the loopback interface, that of the address it is sent to.
+    fn port<'g>(&'g self, rcu: &'g rcu::Guard, packet: &RxPacket) -> Option<ArcBorrow<'g, Port>> {
+        let ifindex = if packet.on_loopback() {
+            packet.owner_ifindex()?
+        } else {
+            packet.real_ifindex()
+        };
+        self.ports.get(rcu, ifindex)
+    }
+}
+
+impl UdpReceive for Listener {
+    fn receive(&self, packet: RxPacket) {
+        let rcu = rcu::read_lock();
+        if let Some(port) = self.port(&rcu, &packet) {
+            dispatch(&port, &rcu, &packet);
+        }
+    }
+}
+
+/// Hands a packet to its QP: cheap checks first, then the ICRC, then the QP's state.
+fn dispatch(port: &Port, rcu: &rcu::Guard, packet: &RxPacket) {
+    let counters = &port.counters;
+    let bytes = packet.payload();
+    counters.add(PortCounter::ReceivedPackets, 1);
+    counters.add(PortCounter::ReceivedBytes, bytes.len() as u64);
+    if packet.has_options() {
+        counters.add(PortCounter::DropIpOptions, 1);
+        return;
+    }
+    let parsed = match Packet::parse(bytes, bytes.len()) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            counters.unparsed(error);
+            return;
+        }
+    };
+    let Some(qp) = port.qps.get(rcu, parsed.bth.dest_qp.get()) else {
+        counters.add(PortCounter::DropNoQp, 1);
+        return;
+    };
+    if !crc::matches(packet.ip(), packet.udp(), bytes) {
+        counters.add(PortCounter::DropBadIcrc, 1);
+        return;
+    }
+    let start = parsed.payload_offset as usize;
+    let end = start.saturating_add(parsed.payload_len as usize);
+    let inbound = InboundPacket {
+        payload: bytes.get(start..end).unwrap_or_default(),
+        ip: packet.ip(),
+        vlan: packet.vlan_id(),
+        source_mac: packet.src_mac(),
+    };
+    qp.receive(&parsed, &inbound);
+}
+
+struct Socket {
+    /// Declared first, dropped first: nothing is received once it is gone.
+    _udp: UdpPort<Listener>,
+    listener: Arc<Listener>,
+    users: usize,
+}
+
+/// The sockets of all namespaces.
+#[pin_data]
+pub(crate) struct Listeners {
+    #[pin]
+    sockets: Mutex<KVec<Socket>>,
+}
+
+impl Listeners {
+    /// None so far.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                sockets <- new_mutex!(KVec::new(), "ferroce_listeners"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The listener of the namespace of `netdev`, opened if there is none. Each one must be given
+    /// back to [`Self::leave`].
+    ///
+    /// # Context
+    ///
+    /// Process context, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE` if somebody else has the UDP port there, `ENOMEM`.
+    pub(crate) fn join(&self, netdev: &NetDevice) -> Result<Arc<Listener>> {
+        let namespace = netdev.net().cookie();
+        let mut sockets = self.sockets.lock();
+        for socket in sockets.iter_mut() {
+            if socket.listener.namespace == namespace {
+                socket.users = socket.users.wrapping_add(1);
+                return Ok(socket.listener.clone());
+            }
+        }
+        let listener = Arc::pin_init(
+            try_pin_init!(Listener {
+                ports <- RcuMap::new(4),
+                namespace,
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        sockets.reserve(1, GFP_KERNEL)?;
+        let udp = UdpPort::new(netdev, UDP_PORT, listener.clone())?;
+        sockets.push(
+            Socket {
+                _udp: udp,
+                listener: listener.clone(),
+                users: 1,
+            },
+            GFP_KERNEL,
+        )?;
+        Ok(listener)
+    }
+
+    /// Gives a listener back; the last one closes the socket.
+    ///
+    /// # Context
+    ///
+    /// Process context, sleeps.
+    pub(crate) fn leave(&self, listener: Arc<Listener>) {
+        let mut sockets = self.sockets.lock();
+        let Some(index) = sockets
+            .iter()
+            .position(|s| s.listener.namespace == listener.namespace)
+        else {
+            return;
+        };
+        let Some(socket) = sockets.get_mut(index) else {
+            return;
+        };
+        socket.users = socket.users.saturating_sub(1);
+        if socket.users == 0 {
+            let _ = sockets.remove(index);
+        }
+    }
+}

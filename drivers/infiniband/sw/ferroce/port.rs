@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The port of a device: its network interface, its objects by number, its counters.
+//!
+//! # Lifetime
+//!
+//! Counted. The device holds one reference, each QP another. The network interface is given up as
+//! soon as the device is unregistered ([`Port::close`]), whoever else still holds the port.
+
+use crate::{
+    address::AddressHandle,
+    counters::Counters,
+    listener::{
+        Listener,
+        Listeners, //
+    },
+    qp::QueuePair,
+    region::Region, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
+    }, //
+};
+use rdma::{
+    net::{
+        Flow,
+        FlowKey,
+        NetDevice, //
+    },
+    sync::{
+        IdPool,
+        RcuMap,
+        SpinLockIrqSave,
+        WorkQueue, //
+    },
+    verbs::AddressVector, //
+};
+use roce::types::{
+    Mtu,
+    Qpn, //
+};
+
+/// UDP source ports of RoCEv2 start here (IBTA A17.4.4).
+const SOURCE_PORT_BASE: u16 = 0xc000;
+
+/// The port of a device.
+#[pin_data]
+pub(crate) struct Port {
+    /// Queue pairs by number.
+    #[pin]
+    pub(crate) qps: RcuMap<QueuePair>,
+    /// Memory regions by the index in their keys.
+    #[pin]
+    pub(crate) regions: RcuMap<Region>,
+    /// Address handles of user space by number.
+    #[pin]
+    pub(crate) addresses: RcuMap<AddressHandle>,
+    #[pin]
+    pub(crate) qp_numbers: IdPool,
+    #[pin]
+    pub(crate) region_numbers: IdPool,
+    #[pin]
+    pub(crate) address_numbers: IdPool,
+    pub(crate) counters: Counters,
+    pub(crate) workqueue: Arc<WorkQueue>,
+    ifindex: u32,
+    /// Code of the MTU that the interface allows.
+    mtu: Atomic<u32>,
+    listeners: Arc<Listeners>,
+    #[pin]
+    netdev: SpinLockIrqSave<Option<ARef<NetDevice>>>,
+    #[pin]
+    listener: Mutex<Option<Arc<Listener>>>,
+}
+
+impl Port {
+    /// A port on `netdev` that receives whatever comes to the RoCEv2 UDP port there.
+    ///
+    /// # Context
+    ///
+    /// Process context, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE` if somebody else has the UDP port in this network namespace, `ENOMEM`.
+    pub(crate) fn open(
+        netdev: &NetDevice,
+        listeners: Arc<Listeners>,
+        workqueue: Arc<WorkQueue>,
+    ) -> Result<Arc<Self>> {
+        let port = Arc::pin_init(
+            try_pin_init!(Self {
+                qps <- RcuMap::new(10),
+                regions <- RcuMap::new(10),
+                addresses <- RcuMap::new(6),
+                qp_numbers <- IdPool::new(),
+                region_numbers <- IdPool::new(),
+                address_numbers <- IdPool::new(),
+                counters: Counters::new()?,
+                workqueue,
+                ifindex: netdev.ifindex(),
+                mtu: Atomic::new(roce_mtu(netdev.mtu()).code()),
+                listeners,
+                netdev <- rdma::new_spinlock_irqsave!(Some(netdev.into()), "ferroce_netdev"),
+                listener <- new_mutex!(None, "ferroce_listener"),
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        let listener = port.listeners.join(netdev)?;
+        if let Err(error) = listener.insert(port.ifindex, port.clone()) {
+            port.listeners.leave(listener);
+            return Err(error);
+        }
+        *port.listener.lock() = Some(listener);
+        Ok(port)
+    }
+
+    /// Stops receiving and gives the network interface up. Done once, later calls do nothing.
+    ///
+    /// # Context
+    ///
+    /// Process context, sleeps; the RTNL may be held.
+    pub(crate) fn close(&self) {
+        let listener = self.listener.lock().take();
+        if let Some(listener) = listener {
+            listener.remove(self.ifindex);
+            self.listeners.leave(listener);
+        }
+        let netdev = self.netdev.lock().take();
+        drop(netdev);
+    }
+
+    /// The network interface, unless the port is closed.
+    pub(crate) fn netdev(&self) -> Option<ARef<NetDevice>> {
+        self.netdev.lock().clone()
+    }
+
+    /// The largest MTU whose packets fit the interface.
+    pub(crate) fn mtu(&self) -> Mtu {
+        Mtu::from_code(self.mtu.load(Relaxed)).unwrap_or(Mtu::M256)
+    }
+
+    /// The MTU of `netdev`, the interface of this port, has changed.
+    pub(crate) fn set_mtu(&self, netdev: &NetDevice) {
+        self.mtu.store(roce_mtu(netdev.mtu()).code(), Relaxed);
+    }
+
+    /// The way from QP `local` to QP `remote` at the address in `av`.
+    ///
+    /// # Context
+    ///
+    /// Any with interrupts on.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the port is closed.
+    pub(crate) fn flow(&self, av: &AddressVector, local: Qpn, remote: Qpn) -> Result<Flow> {
+        let netdev = self.netdev().ok_or(ENODEV)?;
+        Flow::new(
+            &netdev,
+            FlowKey {
+                v4: av.v4,
+                saddr: av.sgid,
+                daddr: av.dgid,
+                sport: source_port(av.flow_label, local, remote),
+                dport: roce::wire::UDP_PORT,
+                tclass: av.traffic_class,
+                hop_limit: av.hop_limit,
+                flow_label: av.flow_label,
+                oif: av.ifindex,
+            },
+        )
+    }
+}
+
+/// The largest MTU whose packets fit an interface with `mtu` bytes: IPv6 and UDP, BTH, the longest
+/// extension headers and the ICRC have to go with the payload.
+fn roce_mtu(mtu: u32) -> Mtu {
+    const OVERHEAD: u32 = 80;
+    let room = mtu.saturating_sub(OVERHEAD);
+    for code in (1..=5).rev() {
+        if let Some(mtu) = Mtu::from_code(code) {
+            if mtu.bytes() <= room {
+                return mtu;
+            }
+        }
+    }
+    Mtu::M256
+}
+
+/// UDP source port of a flow, so that routers spread flows over paths: from the flow label if
+/// there is one, else from the QP numbers, folded as the RDMA core does it for hardware
+/// (`rdma_get_udp_sport` in `include/rdma/ib_verbs.h`).
+fn source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
+    let label = if flow_label != 0 {
+        flow_label
+    } else {
+        let mut v = u64::from(local.get()).wrapping_mul(u64::from(remote.get()));
+        v ^= v >> 20;
+        v ^= v >> 40;
+        (v & 0xf_ffff) as u32
+    };
+    let folded = (label & 0x3fff) ^ (label >> 14 & 0x3f);
+    SOURCE_PORT_BASE | folded as u16
+}

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Queue pairs.
+//!
+//! One lock per QP owns its protocol state ([`roce::qp::Qp`]) and its queues. Whatever happens to
+//! a QP — a doorbell, a packet, a timer, a verb — happens through [`QueuePair::drive`]: it takes
+//! the lock, does the thing, builds what is to be sent, drops the lock, calls handlers, and only
+//! then hands packets to the network stack. While one context sends, others leave their packets to
+//! it (`transmitting`), so order is kept without holding the lock across the stack.
+//!
+//! # Teardown
+//!
+//! The device's table, the timer and the work item hold counted references. Destroying removes the
+//! QP from the table and waits for readers, marks it dead, and shuts the timer and the work item
+//! down, which waits for them. Packets in flight hold nothing of ours.
+
+mod fetch;
+mod receives;
+mod sends;
+mod transmit;
+mod world;
+
+use crate::{
+    completion::CompletionQueue,
+    counters::PortCounter,
+    error::errno,
+    port::Port,
+    posted::Posted, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        rcu,
+        Arc, //
+    }, //
+};
+use rdma::{
+    net::Flow,
+    sync::{
+        SpinLockBh,
+        Timer,
+        TimerTarget,
+        Work,
+        WorkTarget, //
+    },
+    verbs::{
+        AddressVector,
+        QpNotifier, //
+    }, //
+};
+use roce::{
+    qp::{
+        attr::QpAttr,
+        state::{
+            AttrMask,
+            QpKind,
+            QpState, //
+        },
+        AttrError,
+        Qp,
+        ReadSlot, //
+    },
+    types::{
+        Instant,
+        Qpn, //
+    },
+    wire::Packet,
+    wqe::SendWqe, //
+};
+use sends::Slots;
+use transmit::Turn;
+use world::{
+    Effects,
+    Inbound,
+    World, //
+};
+
+pub(crate) use fetch::{
+    KernelSend,
+    SendSource,
+    UserSends, //
+    MAX_MESSAGE,
+};
+pub(crate) use receives::{
+    ReceiveQueue,
+    ReceiveSource, //
+};
+pub(crate) use world::Inbound as InboundPacket;
+
+/// The protocol state with storage from this driver.
+pub(crate) type Core = Qp<KVVec<SendWqe>, KVVec<ReadSlot>>;
+
+/// The most send WQEs that are in flight at once; more wait in the ring.
+const MAX_IN_FLIGHT: u32 = 256;
+
+/// Packets that one call may send before it leaves the rest to the work item: enough for a window
+/// and short enough not to starve other softirq work.
+const BUDGET_INLINE: u32 = 256;
+
+/// The same in the work item, which can be preempted.
+const BUDGET_WORK: u32 = 1024;
+
+/// How often a QP in the error state looks for receives that user space posted since: there is no
+/// doorbell for them. Doubles up to the second value while there are none.
+const LATE_RECEIVE_NS: u64 = 2_000_000;
+const LATE_RECEIVE_MAX_NS: u64 = 256_000_000;
+
+/// What a new QP is made of.
+pub(crate) struct QpParts {
+    pub(crate) port: Arc<Port>,
+    pub(crate) kind: QpKind,
+    pub(crate) qpn: Qpn,
+    pub(crate) pd: usize,
+    pub(crate) notifier: Arc<QpNotifier>,
+    pub(crate) send_cq: Arc<CompletionQueue>,
+    pub(crate) recv_cq: Arc<CompletionQueue>,
+    pub(crate) sends: SendSource,
+    pub(crate) receives: ReceiveQueue,
+    pub(crate) max_send_wr: u32,
+    pub(crate) max_send_sge: u32,
+    pub(crate) signal_all: bool,
+}
+
+/// All of a QP but its protocol state: queues, address and who is transmitting.
+struct Io {
+    sends: SendSource,
+    slots: Slots,
+    receives: ReceiveQueue,
+    av: Option<AddressVector>,
+    flow: Option<Flow>,
+    /// A context has the turn to transmit.
+    transmitting: bool,
+    /// Destroyed; only references are left.
+    dead: bool,
+    /// Present interval of looking for late receives, in nanoseconds.
+    late_interval: u64,
+}
+
+struct State {
+    core: Core,
+    io: Io,
+}
+
+/// A queue pair.
+#[pin_data]
+pub(crate) struct QueuePair {
+    port: Arc<Port>,
+    kind: QpKind,
+    qpn: Qpn,
+    pd: usize,
+    notifier: Arc<QpNotifier>,
+    send_cq: Arc<CompletionQueue>,
+    recv_cq: Arc<CompletionQueue>,
+    signal_all: bool,
+    /// Sends of a kernel user, posted in any context.
+    kernel_sends: Option<Arc<Posted<KernelSend>>>,
+    /// Receives of a kernel user, posted in any context.
+    kernel_receives: Option<Arc<Posted<u64>>>,
+    /// The QP is in error, for those who may not take its lock.
+    flushing: Atomic<bool>,
+    timer: Timer<QueuePair>,
+    work: Work<QueuePair>,
+    #[pin]
+    state: SpinLockBh<State>,
+}
+
+impl QueuePair {
+    /// Makes a QP in RESET. It is in no table yet.
+    ///
+    /// # Context
+    ///
+    /// Process context, may sleep.
+    pub(crate) fn new(parts: QpParts) -> Result<Arc<Self>> {
+        let in_flight = parts
+            .max_send_wr
+            .clamp(1, MAX_IN_FLIGHT)
+            .next_power_of_two();
+        let wqes = KVVec::from_elem(
+            SendWqe::new(0, roce::wqe::SendOp::Send, 0),
+            in_flight as usize,
+            GFP_KERNEL,
+        )?;
+        let kernel_sends = parts.sends.kernel();
+        let kernel_receives = parts.receives.kernel();
+        let state = State {
+            core: Qp::new(parts.kind, parts.qpn, wqes, KVVec::new()),
+            io: Io {
+                sends: parts.sends,
+                slots: Slots::new(in_flight, parts.max_send_sge)?,
+                receives: parts.receives,
+                av: None,
+                flow: None,
+                transmitting: false,
+                dead: false,
+                late_interval: LATE_RECEIVE_NS,
+            },
+        };
+        let work = Work::new(&parts.port.workqueue)?;
+        let qp = Arc::pin_init(
+            try_pin_init!(Self {
+                port: parts.port,
+                kind: parts.kind,
+                qpn: parts.qpn,
+                pd: parts.pd,
+                notifier: parts.notifier,
+                send_cq: parts.send_cq,
+                recv_cq: parts.recv_cq,
+                signal_all: parts.signal_all,
+                kernel_sends,
+                kernel_receives,
+                flushing: Atomic::new(false),
+                timer: Timer::new()?,
+                work,
+                state <- rdma::new_spinlock_bh!(state, "ferroce_qp"),
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        qp.timer.attach(qp.clone());
+        qp.work.attach(qp.clone());
+        Ok(qp)
+    }
+
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    pub(crate) fn kind(&self) -> QpKind {
+        self.kind
+    }
+
+    /// Whether every send completes with a CQE, whatever its flags say.
+    pub(crate) fn signals_all(&self) -> bool {
+        self.signal_all
+    }
+
+    /// Ends the QP: nothing of it runs after this returns. The caller has taken it out of the
+    /// table.
+    ///
+    /// # Context
+    ///
+    /// Process context, sleeps until the timer and the work item are done.
+    pub(crate) fn shut_down(&self) {
+        self.state.lock().io.dead = true;
+        self.timer.shutdown();
+        self.work.shutdown();
+    }
+
+    /// Looks for posted sends and carries them out.
+    ///
+    /// # Context
+    ///
+    /// Process or softirq context with interrupts on.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` before RTR is reached and passed, as for any post to a QP that cannot send.
+    pub(crate) fn doorbell(&self) -> Result {
+        self.drive(BUDGET_INLINE, None, |core, _| match core.state() {
+            QpState::Reset | QpState::Init | QpState::Rtr => Err(EINVAL),
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => Ok(()),
+        })
+        .unwrap_or(Err(EINVAL))
+    }
+
+    /// Takes in one packet that is addressed to this QP and passed its ICRC.
+    ///
+    /// # Context
+    ///
+    /// Softirq.
+    pub(crate) fn receive(&self, packet: &Packet, inbound: &Inbound<'_>) {
+        let _ = self.drive(BUDGET_INLINE, Some(inbound), |core, world| {
+            if self.kind.is_datagram() || world.from_peer(inbound) {
+                core.handle_packet(now(), packet, world);
+            } else {
+                self.port.counters.add(PortCounter::DropBadAddress, 1);
+            }
+        });
+    }
+
+    /// Changes attributes; `av` is the new primary address vector if the mask has it.
+    ///
+    /// # Context
+    ///
+    /// Process context, may sleep.
+    pub(crate) fn modify(
+        &self,
+        attr: &QpAttr,
+        mask: AttrMask,
+        av: Option<AddressVector>,
+    ) -> Result {
+        // Storage for READs that the peer may have outstanding is made before the lock is taken.
+        let mut reads = if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
+            let count = usize::from(attr.max_dest_rd_atomic).max(1);
+            Some(KVVec::from_elem(ReadSlot::default(), count, GFP_KERNEL)?)
+        } else {
+            None
+        };
+        let peer = if mask.contains(AttrMask::DEST_QPN) {
+            attr.dest_qpn
+        } else {
+            self.query().0.dest_qpn
+        };
+        let flow = match &av {
+            Some(av) => Some(self.port.flow(av, self.qpn, Qpn::new(peer))?),
+            None => None,
+        };
+        self.drive(BUDGET_INLINE, None, |core, world| {
+            // What is replaced is freed by the caller, outside the lock.
+            if let Some(reads) = &mut reads {
+                *reads = core.set_read_slots(core::mem::take(reads));
+            }
+            if let Err(error) = core.modify(now(), attr, mask, world) {
+                if let Some(reads) = &mut reads {
+                    *reads = core.set_read_slots(core::mem::take(reads));
+                }
+                return Err(error);
+            }
+            if let Some(av) = av {
+                world.io.av = Some(av);
+                world.io.flow = flow;
+            }
+            if mask.contains(AttrMask::STATE) {
+                world.io.late_interval = LATE_RECEIVE_NS;
+                if attr.state == QpState::Reset {
+                    world.io.reset();
+                }
+            }
+            Ok::<(), AttrError>(())
+        })
+        .ok_or(EINVAL)?
+        .map_err(errno)
+    }
+
+    /// The attributes as they were set, and the address vector.
+    pub(crate) fn query(&self) -> (QpAttr, Option<AddressVector>) {
+        let state = self.state.lock();
+        (state.core.attr(), state.io.av)
+    }
+
+    /// Whether the send queue is being drained.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.state.lock().core.is_draining()
+    }
+
+    /// Sends of a kernel user.
+    pub(crate) fn kernel_sends(&self) -> Option<&Posted<KernelSend>> {
+        self.kernel_sends.as_deref()
+    }
+
+    /// Receives of a kernel user.
+    pub(crate) fn kernel_receives(&self) -> Option<&Posted<u64>> {
+        self.kernel_receives.as_deref()
+    }
+
+    /// Makes the QP look at its queues soon.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn kick(&self) {
+        self.work.queue();
+    }
+
+    /// Whether a posted receive is to be flushed at once.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.flushing.load(Relaxed)
+    }
+
+    /// Does `action` under the lock, `inbound` being the packet at hand if there is one, then sends and reports whatever became due by it; at most
+    /// about `budget` packets, the rest from the work item. `None` if the QP is gone.
+    ///
+    /// # Context
+    ///
+    /// Process or softirq context with interrupts on and no lock held.
+    fn drive<T>(
+        &self,
+        budget: u32,
+        inbound: Option<&Inbound<'_>>,
+        action: impl FnOnce(&mut Core, &mut World<'_>) -> T,
+    ) -> Option<T> {
+        let mut effects = Effects::default();
+        let mut turn = Turn::new();
+        let result;
+        {
+            let rcu = rcu::read_lock();
+            let mut guard = self.state.lock();
+            let State { core, io } = &mut *guard;
+            if io.dead {
+                return None;
+            }
+            let mut world = World::new(self, io, &rcu, inbound, &mut effects);
+            result = action(core, &mut world);
+            if world.io.transmitting {
+                // Whoever has the turn looks again before it ends it.
+                world.settle(core);
+            } else {
+                self.fill(core, &mut world, &mut turn, budget);
+                world.io.transmitting = !turn.is_empty();
+            }
+        }
+        effects.deliver(self);
+
+        let mut sent = 0u32;
+        while !turn.is_empty() {
+            let outcome = turn.send(&self.port.counters);
+            sent = sent.saturating_add(outcome.sent).saturating_add(1);
+            let rcu = rcu::read_lock();
+            let mut guard = self.state.lock();
+            let State { core, io } = &mut *guard;
+            let mut effects = Effects::default();
+            turn.report(core, &outcome, now());
+            if io.dead || sent >= budget {
+                io.transmitting = false;
+                drop(guard);
+                self.work.queue();
+                break;
+            }
+            let mut world = World::new(self, io, &rcu, None, &mut effects);
+            self.fill(core, &mut world, &mut turn, budget);
+            world.io.transmitting = !turn.is_empty();
+            drop(guard);
+            drop(rcu);
+            effects.deliver(self);
+        }
+        Some(result)
+    }
+
+    /// Brings in posted WQEs, flushes if the QP is in error, and builds packets for one turn.
+    fn fill(&self, core: &mut Core, world: &mut World<'_>, turn: &mut Turn, budget: u32) {
+        turn.clear();
+        if self.kind.is_datagram() {
+            core.set_port_mtu(self.port.mtu());
+        }
+        world.fetch(core);
+        if matches!(core.state(), QpState::Err | QpState::Sqe) {
+            // Bounded: a process that keeps posting must not keep us here.
+            if core.flush(now(), world, budget) || world.can_fetch(core) {
+                self.work.queue();
+            }
+        }
+        turn.build(core, world, now());
+        world.settle(core);
+    }
+}
+
+impl TimerTarget for QueuePair {
+    fn expired(&self) {
+        let _ = self.drive(BUDGET_INLINE, None, |core, world| {
+            world.io.late_interval = if world.io.receives.is_empty() {
+                LATE_RECEIVE_MAX_NS.min(world.io.late_interval.saturating_mul(2))
+            } else {
+                LATE_RECEIVE_NS
+            };
+            core.handle_timeout(now(), world);
+        });
+    }
+}
+
+impl WorkTarget for QueuePair {
+    fn run(&self) {
+        let _ = self.drive(BUDGET_WORK, None, |_, _| ());
+    }
+}
+
+/// The time as the protocol crate counts it.
+fn now() -> Instant {
+    Instant(rdma::time::now_ns())
+}
+
+impl Io {
+    /// Throws away everything that is posted: the QP was reset.
+    fn reset(&mut self) {
+        self.sends.discard(0);
+        self.receives.discard();
+        self.slots.clear();
+    }
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: GPL-2.0
+//! From posted to validated: the only place where a send WQE is read.
+//!
+//! User space posts into a ring that it can write at any time. Each WQE is copied out once, the
+//! copy is checked, and what passes becomes a [`roce::wqe::SendWqe`], which has no way to express
+//! what did not. A WQE that fails is not dropped: it completes in its turn, with the status that
+//! says why.
+
+use super::{
+    sends::Payload,
+    world::World,
+    Core, //
+};
+use crate::{
+    address::AddressHandle,
+    posted::Posted,
+    queue::Consumer,
+    uapi::{
+        self,
+        send_flags,
+        wr_opcode, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use roce::{
+    cqe::WcStatus,
+    qp::state::{
+        QpKind,
+        QpState, //
+    },
+    types::{
+        QKey,
+        Qpn,
+        RKey, //
+    },
+    wqe::{
+        SendOp,
+        SendWqe, //
+    }, //
+};
+use zerocopy::{
+    FromBytes,
+    IntoBytes, //
+};
+
+/// The longest message (IBTA 9.7.7: 2^31 bytes).
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+
+/// A send of a kernel user: the WQE, and for a datagram its address.
+pub(crate) type KernelSend = (SendWqe, Option<Arc<AddressHandle>>);
+
+/// Where send WQEs come from.
+pub(crate) enum SendSource {
+    /// A ring shared with user space.
+    User(UserSends),
+    /// A queue filled by a kernel user.
+    Kernel(Arc<Posted<KernelSend>>),
+}
+
+/// The send ring of a user QP.
+pub(crate) struct UserSends {
+    ring: Consumer,
+    /// Most bytes of inline data in a slot.
+    max_inline: u32,
+    /// Ring index up to which slots were given back, and the count of retired WQEs at that point.
+    released: (u32, u32),
+}
+
+impl UserSends {
+    pub(crate) fn new(ring: Consumer, max_inline: u32) -> Self {
+        Self {
+            ring,
+            max_inline,
+            released: (0, 0),
+        }
+    }
+}
+
+impl SendSource {
+    /// The queue of a kernel user.
+    pub(crate) fn kernel(&self) -> Option<Arc<Posted<KernelSend>>> {
+        match self {
+            Self::User(_) => None,
+            Self::Kernel(queue) => Some(queue.clone()),
+        }
+    }
+
+    /// Whether nothing is posted that has not been fetched.
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::User(user) => user.ring.peek().is_none(),
+            Self::Kernel(queue) => queue.is_empty(),
+        }
+    }
+
+    /// Gives the slots of retired WQEs back to user space; `retired` counts them all.
+    pub(crate) fn release(&mut self, retired: u32) {
+        if let Self::User(user) = self {
+            let (index, count) = user.released;
+            if retired != count {
+                let index = index.wrapping_add(retired.wrapping_sub(count));
+                user.ring.release(index);
+                user.released = (index, retired);
+            }
+        }
+    }
+
+    /// Throws away what is posted; `retired` is the present count.
+    pub(crate) fn discard(&mut self, retired: u32) {
+        match self {
+            Self::User(user) => user.released = (user.ring.discard(), retired),
+            Self::Kernel(queue) => queue.clear(),
+        }
+    }
+
+    /// Copies `buf.len()` bytes of inline data from `offset` on out of the slot `index`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if that is not inside the slot.
+    pub(crate) fn read_inline(&self, index: u32, offset: u32, buf: &mut [u8]) -> Result {
+        match self {
+            Self::User(user) => {
+                let at = size_of::<uapi::SendWqe>()
+                    .checked_add(offset as usize)
+                    .ok_or(EINVAL)?;
+                user.ring.ring().read(index, at, buf)
+            }
+            Self::Kernel(_) => Err(EINVAL),
+        }
+    }
+}
+
+impl World<'_> {
+    /// Whether a send could be fetched now.
+    pub(super) fn can_fetch(&self, core: &Core) -> bool {
+        takes_sends(core.state()) && core.next_slot().is_some() && !self.io.sends.is_empty()
+    }
+
+    /// Moves posted sends into free slots of the QP, as far as there are any.
+    pub(super) fn fetch(&mut self, core: &mut Core) {
+        while self.can_fetch(core) {
+            let Some(slot) = core.next_slot() else {
+                return;
+            };
+            let Some(wqe) = self.fetch_into(slot, core) else {
+                return;
+            };
+            if core.post(wqe).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Takes the next posted send; its list goes to `slot`.
+    fn fetch_into(&mut self, slot: u32, core: &Core) -> Option<SendWqe> {
+        let io = &mut *self.io;
+        match &mut io.sends {
+            SendSource::Kernel(queue) => {
+                let ((mut wqe, address), count) = queue.pop(io.slots.list_mut(slot)?)?;
+                if let SendOp::Datagram { qkey, .. } = &mut wqe.op {
+                    *qkey = effective_qkey(*qkey, core);
+                }
+                io.slots.set(slot, Payload::List, count as u32, address);
+                Some(wqe)
+            }
+            SendSource::User(user) => {
+                let index = user.ring.peek()?;
+                let mut raw = [0u8; size_of::<uapi::SendWqe>()];
+                user.ring.ring().read(index, 0, &mut raw).ok()?;
+                let raw = uapi::SendWqe::read_from_bytes(&raw).ok()?;
+                let mut wqe = SendWqe::new(raw.wr_id, SendOp::Send, raw.dma.length);
+                wqe.signaled = self.qp.signal_all || raw.send_flags & send_flags::SIGNALED != 0;
+                wqe.solicited = raw.send_flags & send_flags::SOLICITED != 0;
+                wqe.fence = raw.send_flags & send_flags::FENCE != 0;
+                let mut address = None;
+                wqe.op = match self.qp.kind {
+                    QpKind::Rc => connected_op(&raw),
+                    QpKind::Ud | QpKind::Gsi => {
+                        let op = self.datagram_op(&raw, core);
+                        address = op.as_ref().map(|(_, address)| address.clone());
+                        op.map(|(op, _)| op)
+                    }
+                }
+                .unwrap_or(SendOp::Invalid(WcStatus::LocQpOpErr));
+                if let Err(status) = self.fetch_payload(slot, index, &raw, address) {
+                    wqe.op = SendOp::Invalid(status);
+                }
+                if let SendSource::User(user) = &mut self.io.sends {
+                    user.ring.advance();
+                }
+                Some(wqe)
+            }
+        }
+    }
+
+    /// Copies the list of the WQE at ring index `index` to `slot` and checks its length.
+    fn fetch_payload(
+        &mut self,
+        slot: u32,
+        index: u32,
+        raw: &uapi::SendWqe,
+        address: Option<Arc<AddressHandle>>,
+    ) -> Result<(), WcStatus> {
+        let io = &mut *self.io;
+        let SendSource::User(user) = &io.sends else {
+            return Err(WcStatus::LocQpOpErr);
+        };
+        if raw.dma.length > MAX_MESSAGE {
+            return Err(WcStatus::LocLenErr);
+        }
+        if raw.send_flags & send_flags::INLINE != 0 {
+            let read = raw.opcode == wr_opcode::RDMA_READ;
+            if raw.dma.length > user.max_inline || read {
+                return Err(WcStatus::LocQpOpErr);
+            }
+            io.slots.set(slot, Payload::Inline(index), 0, address);
+            return Ok(());
+        }
+        let count = raw.dma.num_sge as usize;
+        let list = io
+            .slots
+            .list_mut(slot)
+            .and_then(|list| list.get_mut(..count))
+            .ok_or(WcStatus::LocQpOpErr)?;
+        user.ring
+            .ring()
+            .read(index, size_of::<uapi::SendWqe>(), list.as_mut_bytes())
+            .map_err(|_| WcStatus::LocQpOpErr)?;
+        // The length that user space summed up is 32 bits wide; the list is what counts.
+        let total = list
+            .iter()
+            .fold(0u64, |sum, sge| sum.saturating_add(u64::from(sge.length)));
+        if total != u64::from(raw.dma.length) {
+            return Err(WcStatus::LocLenErr);
+        }
+        io.slots.set(slot, Payload::List, raw.dma.num_sge, address);
+        Ok(())
+    }
+
+    /// The operation of a WQE on a datagram QP, with its address.
+    fn datagram_op(
+        &self,
+        raw: &uapi::SendWqe,
+        core: &Core,
+    ) -> Option<(SendOp, Arc<AddressHandle>)> {
+        let imm = match raw.opcode {
+            wr_opcode::SEND => None,
+            wr_opcode::SEND_WITH_IMM => Some(raw.ex),
+            _ => return None,
+        };
+        let (ud, _) = uapi::UdOperands::read_from_prefix(&raw.operands).ok()?;
+        let address = self.qp.port.addresses.get(self.rcu, ud.ah_num)?;
+        if address.pd() != self.qp.pd {
+            return None;
+        }
+        let op = SendOp::Datagram {
+            dest: Qpn::new(ud.remote_qpn),
+            qkey: effective_qkey(QKey(ud.remote_qkey), core),
+            imm,
+        };
+        Some((op, address.into()))
+    }
+}
+
+/// Whether a QP in `state` takes sends off its queue.
+fn takes_sends(state: QpState) -> bool {
+    match state {
+        QpState::Reset | QpState::Init | QpState::Rtr => false,
+        QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => true,
+    }
+}
+
+/// A Q_Key with its top bit set stands for the QP's own (IBTA 10.2.5).
+fn effective_qkey(qkey: QKey, core: &Core) -> QKey {
+    if qkey.0 & 0x8000_0000 != 0 {
+        core.attr().qkey
+    } else {
+        qkey
+    }
+}
+
+/// The operation of a WQE on a connected QP. `None` for what this transport does not have.
+fn connected_op(raw: &uapi::SendWqe) -> Option<SendOp> {
+    let (rdma, _) = uapi::RdmaOperands::read_from_prefix(&raw.operands).ok()?;
+    let (va, rkey) = (rdma.remote_addr, RKey(rdma.rkey));
+    Some(match raw.opcode {
+        wr_opcode::SEND => SendOp::Send,
+        wr_opcode::SEND_WITH_IMM => SendOp::SendImm(raw.ex),
+        wr_opcode::SEND_WITH_INV => SendOp::SendInv(RKey(u32::from_ne_bytes(raw.ex))),
+        wr_opcode::RDMA_WRITE => SendOp::Write { va, rkey },
+        wr_opcode::RDMA_WRITE_WITH_IMM => SendOp::WriteImm {
+            va,
+            rkey,
+            imm: raw.ex,
+        },
+        wr_opcode::RDMA_READ => SendOp::Read { va, rkey },
+        _ => return None,
+    })
+}

@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The world around a QP while its lock is held: memory, queues, completions, events.
+//!
+//! Nothing outside is called from here. Handlers that become due are noted in [`Effects`] and
+//! called once the lock is dropped.
+
+use super::{
+    Core,
+    Io,
+    QueuePair, //
+};
+use crate::{
+    completion::CompletionQueue,
+    region::Region,
+    uapi::{
+        access,
+        Sge, //
+    }, //
+};
+use core::ops::Range;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::Relaxed,
+        rcu, //
+    }, //
+};
+use rdma::{
+    net::IpHeader,
+    verbs::{
+        NetworkHeader,
+        QpEvent as VerbsEvent,
+        Wc,
+        WcExtra,
+        WcOpcode,
+        WcStatus as VerbsStatus, //
+    }, //
+};
+use roce::{
+    cqe::{
+        RecvCqe,
+        RecvData,
+        SendCqe,
+        SendCqeOp,
+        WcStatus, //
+    },
+    env::{
+        Counter,
+        CqOverflow,
+        Env,
+        MemoryError,
+        QpEvent,
+        Receive,
+        RemoteAccess, //
+    },
+    qp::state::{
+        QpKind,
+        QpState, //
+    },
+    types::{
+        Instant,
+        RKey, //
+    }, //
+};
+
+/// What is known of a packet besides its transport headers.
+pub(crate) struct Inbound<'a> {
+    /// The payload, without pad and ICRC.
+    pub(crate) payload: &'a [u8],
+    /// The IP header that it came with.
+    pub(crate) ip: IpHeader<'a>,
+    /// VLAN that it came through.
+    pub(crate) vlan: Option<u16>,
+    /// Ethernet source address.
+    pub(crate) source_mac: Option<[u8; 6]>,
+}
+
+/// Bytes of global route header in front of a received datagram.
+pub(crate) const GRH_BYTES: usize = 40;
+
+impl Inbound<'_> {
+    /// The 40 bytes that stand for the GRH: an IPv6 header, or an IPv4 header in the last 20.
+    fn grh(&self) -> [u8; GRH_BYTES] {
+        let mut grh = [0u8; GRH_BYTES];
+        match &self.ip {
+            IpHeader::V6(ip) => grh = **ip,
+            IpHeader::V4(ip) => {
+                if let Some(tail) = grh.last_chunk_mut::<20>() {
+                    *tail = **ip;
+                }
+            }
+        }
+        grh
+    }
+}
+
+/// What is due once the QP's lock is dropped.
+#[derive(Default)]
+pub(super) struct Effects {
+    notify_send: bool,
+    notify_recv: bool,
+    overflow_send: bool,
+    overflow_recv: bool,
+    /// One bit for each [`QpEvent`].
+    events: u8,
+}
+
+/// Events in the order of their bits in [`Effects::events`].
+const EVENTS: [(QpEvent, VerbsEvent); 5] = [
+    (QpEvent::CommEst, VerbsEvent::CommEst),
+    (QpEvent::SqDrained, VerbsEvent::SqDrained),
+    (QpEvent::ReqErr, VerbsEvent::ReqErr),
+    (QpEvent::AccessErr, VerbsEvent::AccessErr),
+    (QpEvent::Fatal, VerbsEvent::Fatal),
+];
+
+impl Effects {
+    /// Calls the handlers that are due.
+    ///
+    /// # Context
+    ///
+    /// Process or softirq context, no lock held.
+    pub(super) fn deliver(self, qp: &QueuePair) {
+        if self.overflow_send {
+            qp.send_cq.report_overflow();
+        }
+        if self.overflow_recv {
+            qp.recv_cq.report_overflow();
+        }
+        if self.notify_send {
+            qp.send_cq.notify();
+        }
+        // One queue for both directions is told once.
+        let same = core::ptr::eq::<CompletionQueue>(&*qp.send_cq, &*qp.recv_cq);
+        if self.notify_recv && !(same && self.notify_send) {
+            qp.recv_cq.notify();
+        }
+        if self.events != 0 {
+            for (bit, (_, event)) in EVENTS.iter().enumerate() {
+                if self.events & 1u8.wrapping_shl(bit as u32) != 0 {
+                    qp.notifier.event(*event);
+                }
+            }
+        }
+    }
+}
+
+/// [`Env`] over this driver's queues and regions.
+pub(super) struct World<'a> {
+    pub(super) qp: &'a QueuePair,
+    pub(super) io: &'a mut Io,
+    pub(super) rcu: &'a rcu::Guard,
+    /// The packet at hand, if any.
+    inbound: Option<&'a Inbound<'a>>,
+    effects: &'a mut Effects,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(
+        qp: &'a QueuePair,
+        io: &'a mut Io,
+        rcu: &'a rcu::Guard,
+        inbound: Option<&'a Inbound<'a>>,
+        effects: &'a mut Effects,
+    ) -> Self {
+        Self {
+            qp,
+            io,
+            rcu,
+            inbound,
+            effects,
+        }
+    }
+
+    /// What follows every step: slots go back to user space, the timer is set.
+    pub(super) fn settle(&mut self, core: &Core) {
+        self.io.sends.release(core.retired());
+        let flushing = core.state() == QpState::Err;
+        if self.qp.flushing.load(Relaxed) != flushing {
+            self.qp.flushing.store(flushing, Relaxed);
+        }
+        let mut next = core.poll_timeout();
+        if flushing && self.io.receives.is_user() {
+            // Receives that are posted from now on come without a doorbell.
+            let late = Instant(rdma::time::now_ns()).after(self.io.late_interval);
+            next = Some(next.map_or(late, |next| next.min(late)));
+        }
+        if let Some(Instant(ns)) = next {
+            self.qp.timer.start_at(ns);
+        }
+    }
+
+    /// Whether the packet comes from the peer that this QP is connected to, to the address that
+    /// it is connected from.
+    pub(super) fn from_peer(&self, inbound: &Inbound<'_>) -> bool {
+        let Some(av) = &self.io.av else {
+            return false;
+        };
+        match inbound.ip {
+            IpHeader::V4(ip) => {
+                av.v4
+                    && ip.get(12..16) == av.dgid.get(12..16)
+                    && ip.get(16..20) == av.sgid.get(12..16)
+            }
+            IpHeader::V6(ip) => {
+                !av.v4
+                    && ip.get(8..24) == Some(av.dgid.as_slice())
+                    && ip.get(24..40) == Some(av.sgid.as_slice())
+            }
+        }
+    }
+
+    /// Runs `f` on the region that `key` names, after checking key, domain, rights and bounds.
+    fn with_region(
+        &self,
+        key: u32,
+        va: u64,
+        length: u64,
+        rights: u32,
+        f: impl FnOnce(&Region, u64) -> Result<(), MemoryError>,
+    ) -> Result<(), MemoryError> {
+        let region = self
+            .qp
+            .port
+            .regions
+            .get(self.rcu, Region::index(key))
+            .ok_or(MemoryError::Access)?;
+        let offset = region.check(key, self.qp.pd, va, length, rights)?;
+        f(&region, offset)
+    }
+
+    /// Writes `data` to the buffers in `list`, `offset` bytes into them.
+    fn scatter(&self, list: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        for_chunks(list, offset, data.len(), |sge, va, range| {
+            let data = data.get(range).ok_or(MemoryError::Access)?;
+            let length = data.len() as u64;
+            self.with_region(sge.lkey, va, length, access::LOCAL_WRITE, |region, at| {
+                region.write(at, data)
+            })
+        })
+    }
+
+    /// Fills `buf` from the buffers in `list`, from `offset` bytes into them on.
+    pub(super) fn gather(
+        &self,
+        list: &[Sge],
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        for_chunks(list, offset, buf.len(), |sge, va, range| {
+            let buf = buf.get_mut(range).ok_or(MemoryError::Access)?;
+            let length = buf.len() as u64;
+            self.with_region(sge.lkey, va, length, 0, |region, at| region.read(at, buf))
+        })
+    }
+
+    /// Fills `buf` from memory that the peer reads.
+    pub(super) fn read_remote(
+        &self,
+        rkey: RKey,
+        va: u64,
+        buf: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        let length = buf.len() as u64;
+        self.with_region(rkey.0, va, length, access::REMOTE_READ, |region, at| {
+            region.read(at, buf)
+        })
+    }
+
+    fn payload(&self, range: Range<u32>) -> Result<&'a [u8], MemoryError> {
+        self.inbound
+            .and_then(|i| i.payload.get(range.start as usize..range.end as usize))
+            .ok_or(MemoryError::Fault)
+    }
+
+    /// A completion of this QP with the fields that both directions have.
+    fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode, byte_len: u32) -> Wc {
+        Wc {
+            wr_id,
+            status: verbs_status(status),
+            opcode,
+            byte_len,
+            qp_num: self.qp.qpn.get(),
+            port_num: 1,
+            ..Wc::default()
+        }
+    }
+}
+
+/// The same status, as the RDMA core knows it.
+fn verbs_status(status: WcStatus) -> VerbsStatus {
+    match status {
+        WcStatus::Success => VerbsStatus::Success,
+        WcStatus::LocLenErr => VerbsStatus::LocLenErr,
+        WcStatus::LocQpOpErr => VerbsStatus::LocQpOpErr,
+        WcStatus::LocProtErr => VerbsStatus::LocProtErr,
+        WcStatus::WrFlushErr => VerbsStatus::WrFlushErr,
+        WcStatus::MwBindErr => VerbsStatus::MwBindErr,
+        WcStatus::BadRespErr => VerbsStatus::BadRespErr,
+        WcStatus::LocAccessErr => VerbsStatus::LocAccessErr,
+        WcStatus::RemInvReqErr => VerbsStatus::RemInvReqErr,
+        WcStatus::RemAccessErr => VerbsStatus::RemAccessErr,
+        WcStatus::RemOpErr => VerbsStatus::RemOpErr,
+        WcStatus::RetryExcErr => VerbsStatus::RetryExcErr,
+        WcStatus::RnrRetryExcErr => VerbsStatus::RnrRetryExcErr,
+    }
+}
+
+/// Calls `f` for each piece of `length` bytes that start `offset` bytes into the buffers of
+/// `list`: with the entry, the virtual address in it, and the range of the whole that it is.
+fn for_chunks(
+    list: &[Sge],
+    offset: u64,
+    length: usize,
+    mut f: impl FnMut(&Sge, u64, Range<usize>) -> Result<(), MemoryError>,
+) -> Result<(), MemoryError> {
+    let mut skip = offset;
+    let mut done = 0usize;
+    for sge in list {
+        if done >= length {
+            break;
+        }
+        let here = u64::from(sge.length);
+        if skip >= here {
+            skip = skip.wrapping_sub(here);
+            continue;
+        }
+        let room = here.wrapping_sub(skip);
+        let take = room.min(length.wrapping_sub(done) as u64) as usize;
+        let va = sge.addr.checked_add(skip).ok_or(MemoryError::Access)?;
+        let end = done.wrapping_add(take);
+        f(sge, va, done..end)?;
+        done = end;
+        skip = 0;
+    }
+    if done < length {
+        return Err(MemoryError::Access);
+    }
+    Ok(())
+}
+
+impl Env for World<'_> {
+    fn take_receive(&mut self) -> Receive {
+        self.io.receives.take()
+    }
+
+    fn write_receive(&mut self, offset: u64, payload: Range<u32>) -> Result<(), MemoryError> {
+        let data = self.payload(payload)?;
+        self.scatter(self.io.receives.list(), offset, data)
+    }
+
+    fn write_grh(&mut self) -> Result<(), MemoryError> {
+        let grh = self.inbound.ok_or(MemoryError::Fault)?.grh();
+        self.scatter(self.io.receives.list(), 0, &grh)
+    }
+
+    fn write_send(
+        &mut self,
+        slot: u32,
+        offset: u32,
+        payload: Range<u32>,
+    ) -> Result<(), MemoryError> {
+        let data = self.payload(payload)?;
+        self.scatter(self.io.slots.list(slot), u64::from(offset), data)
+    }
+
+    fn check_remote(
+        &mut self,
+        rkey: RKey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<(), MemoryError> {
+        let rights = match access {
+            RemoteAccess::Read => access::REMOTE_READ,
+            RemoteAccess::Write => access::REMOTE_WRITE,
+        };
+        self.with_region(rkey.0, va, u64::from(length), rights, |_, _| Ok(()))
+    }
+
+    fn write_remote(
+        &mut self,
+        rkey: RKey,
+        va: u64,
+        payload: Range<u32>,
+    ) -> Result<(), MemoryError> {
+        let data = self.payload(payload)?;
+        let length = data.len() as u64;
+        self.with_region(rkey.0, va, length, access::REMOTE_WRITE, |region, at| {
+            region.write(at, data)
+        })
+    }
+
+    fn invalidate(&mut self, _rkey: RKey) -> Result<(), MemoryError> {
+        // Only memory windows and fast-registered regions may be invalidated (IBTA 10.6.7.2.4),
+        // and a plain region is neither.
+        Err(MemoryError::Access)
+    }
+
+    fn complete_send(&mut self, cqe: SendCqe) -> Result<(), CqOverflow> {
+        let opcode = match cqe.op {
+            SendCqeOp::Send => WcOpcode::Send,
+            SendCqeOp::Write => WcOpcode::RdmaWrite,
+            SendCqeOp::Read => WcOpcode::RdmaRead,
+        };
+        let wc = self.wc(cqe.wr_id, cqe.status, opcode, cqe.byte_len);
+        let solicited = cqe.status != WcStatus::Success;
+        let pushed = self.qp.send_cq.push(&wc, &self.qp.notifier, solicited);
+        match pushed {
+            Ok(due) => self.effects.notify_send |= due,
+            Err(_) => self.effects.overflow_send = true,
+        }
+        pushed.map(|_| ())
+    }
+
+    fn complete_receive(&mut self, cqe: RecvCqe) -> Result<(), CqOverflow> {
+        let opcode = if cqe.write_imm {
+            WcOpcode::RecvRdmaWithImm
+        } else {
+            WcOpcode::Recv
+        };
+        let mut wc = self.wc(cqe.wr_id, cqe.status, opcode, cqe.byte_len);
+        wc.src_qp = cqe.src_qp.get();
+        wc.extra = match cqe.data {
+            RecvData::None => WcExtra::None,
+            RecvData::Imm(imm) => WcExtra::Imm(imm),
+            RecvData::Invalidated(rkey) => WcExtra::Invalidated(rkey.0),
+        };
+        if let (QpKind::Ud | QpKind::Gsi, Some(inbound)) = (self.qp.kind, self.inbound) {
+            wc.grh = true;
+            wc.network_hdr = Some(match inbound.ip {
+                IpHeader::V4(_) => NetworkHeader::V4,
+                IpHeader::V6(_) => NetworkHeader::V6,
+            });
+            wc.vlan_id = inbound.vlan;
+            wc.smac = inbound.source_mac;
+        }
+        let solicited = cqe.solicited || cqe.status != WcStatus::Success;
+        let pushed = self.qp.recv_cq.push(&wc, &self.qp.notifier, solicited);
+        match pushed {
+            Ok(due) => self.effects.notify_recv |= due,
+            Err(_) => self.effects.overflow_recv = true,
+        }
+        pushed.map(|_| ())
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        for (bit, (known, _)) in EVENTS.iter().enumerate() {
+            if *known == event {
+                self.effects.events |= 1u8.wrapping_shl(bit as u32);
+            }
+        }
+    }
+
+    fn count(&mut self, counter: Counter) {
+        self.qp.port.counters.protocol(counter);
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The verbs: from the RDMA core to this driver's objects.
+
+mod ah;
+mod cq;
+mod mr;
+mod post;
+mod qp;
+
+use crate::{
+    address::AddressHandle,
+    completion::CompletionQueue,
+    counters,
+    device::{
+        self,
+        Ferroce, //
+    },
+    port::Port,
+    qp::QueuePair,
+    region::Region, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use rdma::{
+    udata::Udata,
+    umem::KernelMemory,
+    verbs::{
+        AddressVector,
+        Ah,
+        Cq,
+        CqInit,
+        CqNotifier,
+        Device,
+        DeviceAttr,
+        Driver,
+        Mr,
+        MrInit,
+        NewCq,
+        NewMr,
+        NewQp,
+        Pd,
+        PortAttr,
+        PortModify,
+        Qp,
+        QpAttr,
+        QpInit,
+        QpNotifier,
+        RecvWr,
+        SendWr,
+        Ucontext,
+        WcSink, //
+    }, //
+};
+
+/// Number of librxe, the user space half that drives this driver (`enum rdma_driver_id`).
+const RDMA_DRIVER_RXE: u32 = 14;
+
+#[vtable]
+impl Driver for Ferroce {
+    const DRIVER_ID: u32 = RDMA_DRIVER_RXE;
+    const ABI_VERSION: u32 = 2;
+    const NODE_DESC: &'static CStr = c"ferroce";
+    const GID_TABLE_LEN: u32 = device::limits::GID_TABLE;
+    const PORT_CORE_CAPS: u32 = rdma::verbs::port::CORE_ROCE_UDP_ENCAP;
+    const COUNTERS: &'static [&'static CStr] = &counters::NAMES;
+
+    type Device = Arc<Port>;
+    type Ucontext = ();
+    type Pd = ();
+    type Ah = Arc<AddressHandle>;
+    type Cq = Arc<CompletionQueue>;
+    type Qp = Arc<QueuePair>;
+    type Mr = Arc<Region>;
+
+    fn query_device(device: &Device<Self>, attr: &mut DeviceAttr) -> Result {
+        *attr = device::attr(device);
+        Ok(())
+    }
+
+    fn query_port(device: &Device<Self>, attr: &mut PortAttr) -> Result {
+        *attr = device::port_attr(device.drv())?;
+        Ok(())
+    }
+
+    fn modify_port(_device: &Device<Self>, change: &PortModify) -> Result {
+        if change.shutdown || change.set_port_cap_mask != 0 || change.clr_port_cap_mask != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        Ok(())
+    }
+
+    fn read_counters(device: &Device<Self>, values: &mut [u64]) {
+        device.drv().counters.read(values);
+    }
+
+    fn unregistered(device: &Device<Self>) {
+        device.drv().close();
+    }
+
+    fn alloc_ucontext(_device: &Device<Self>) -> impl PinInit<(), Error> {
+        Ok::<(), Error>(())
+    }
+
+    fn alloc_pd(_device: &Device<Self>) -> impl PinInit<(), Error> {
+        Ok::<(), Error>(())
+    }
+
+    fn create_ah(
+        pd: &Pd<Self>,
+        av: &AddressVector,
+        udata: Option<&Udata>,
+        sleepable: bool,
+    ) -> impl PinInit<Arc<AddressHandle>, Error> {
+        ah::create(pd, av, udata, sleepable)
+    }
+
+    fn modify_ah(ah: &Ah<Self>, av: &AddressVector) -> Result {
+        ah.drv().set_vector(*av);
+        Ok(())
+    }
+
+    fn query_ah(ah: &Ah<Self>) -> AddressVector {
+        ah.drv().vector()
+    }
+
+    fn destroy_ah(ah: &Ah<Self>) {
+        ah::destroy(ah.pd().device().drv(), ah.drv());
+    }
+
+    fn create_cq(
+        _device: &Device<Self>,
+        attr: &CqInit,
+        context: Option<&Ucontext<Self>>,
+        udata: Option<&Udata>,
+        notifier: Arc<CqNotifier>,
+    ) -> Result<NewCq<impl PinInit<Arc<CompletionQueue>, Error>>> {
+        cq::create(attr, context, udata, notifier)
+    }
+
+    fn destroy_cq(_cq: &Cq<Self>) {}
+
+    fn poll_cq(cq: &Cq<Self>, out: &mut WcSink<'_>) {
+        cq.drv().poll(out);
+    }
+
+    fn req_notify_cq(cq: &Cq<Self>, solicited_only: bool, report_missed: bool) -> bool {
+        cq.drv().arm(solicited_only, report_missed)
+    }
+
+    fn create_qp(
+        pd: &Pd<Self>,
+        attr: &QpInit<'_, Self>,
+        context: Option<&Ucontext<Self>>,
+        udata: Option<&Udata>,
+        notifier: Arc<QpNotifier>,
+    ) -> Result<NewQp<impl PinInit<Arc<QueuePair>, Error>>> {
+        qp::create(pd, attr, context, udata, notifier)
+    }
+
+    fn modify_qp(qp: &Qp<Self>, attr: &QpAttr, mask: u32, _udata: Option<&Udata>) -> Result {
+        qp::modify(qp.drv(), attr, mask)
+    }
+
+    fn query_qp(qp: &Qp<Self>, attr: &mut QpAttr, _mask: u32) -> Result {
+        *attr = qp::query(qp.drv());
+        Ok(())
+    }
+
+    fn destroy_qp(qp: &Qp<Self>) {
+        qp::destroy(qp.device().drv(), qp.drv());
+    }
+
+    fn doorbell(qp: &Qp<Self>) -> Result {
+        qp.drv().doorbell()
+    }
+
+    fn post_send(qp: &Qp<Self>, wr: &SendWr<'_, Self>) -> Result {
+        post::send(qp.drv(), wr)
+    }
+
+    fn post_recv(qp: &Qp<Self>, wr: &RecvWr<'_>) -> Result {
+        post::receive(qp.drv(), wr)
+    }
+
+    fn reg_user_mr(
+        pd: &Pd<Self>,
+        _context: Option<&Ucontext<Self>>,
+        attr: &MrInit,
+    ) -> Result<NewMr<impl PinInit<Arc<Region>, Error>>> {
+        mr::register(pd, attr)
+    }
+
+    fn get_dma_mr(
+        pd: &Pd<Self>,
+        access: u32,
+        memory: KernelMemory,
+    ) -> Result<NewMr<impl PinInit<Arc<Region>, Error>>> {
+        mr::all_memory(pd, access, memory)
+    }
+
+    fn dereg_mr(mr: &Mr<Self>) -> Result {
+        mr::deregister(mr.pd().device().drv(), mr.drv());
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Work requests of kernel users.
+//!
+//! They come in any context, with the poster's locks held, so all that happens here is that the
+//! request is stored; the QP's work item carries it out.
+
+use crate::{
+    device::Ferroce,
+    qp::QueuePair,
+    uapi, //
+};
+use kernel::prelude::*;
+use rdma::verbs::{
+    send_flags,
+    RecvWr,
+    SendOp as WrOp,
+    SendWr,
+    Sge, //
+};
+use roce::{
+    types::{
+        QKey,
+        Qpn,
+        RKey, //
+    },
+    wqe::{
+        SendOp,
+        SendWqe, //
+    }, //
+};
+
+/// Takes a send request.
+///
+/// # Context
+///
+/// Any.
+///
+/// # Errors
+///
+/// `ENOMEM` if the queue is full; `EINVAL` for a list or a message that is too long, and for what
+/// does not go with the type of the QP; `EOPNOTSUPP` for operations that this driver does not have.
+pub(super) fn send(qp: &QueuePair, wr: &SendWr<'_, Ferroce>) -> Result {
+    let queue = qp.kernel_sends().ok_or(EINVAL)?;
+    let flags = wr.flags();
+    if flags & send_flags::INLINE != 0 {
+        // None was promised when the QP was made.
+        return Err(EINVAL);
+    }
+    let (op, address) = match wr.op()? {
+        WrOp::Send => (SendOp::Send, None),
+        WrOp::SendImm(imm) => (SendOp::SendImm(imm), None),
+        WrOp::SendInv(rkey) => (SendOp::SendInv(RKey(rkey)), None),
+        WrOp::Datagram {
+            ah,
+            remote_qpn,
+            remote_qkey,
+            pkey_index,
+            imm,
+        } => {
+            if pkey_index != 0 {
+                return Err(EINVAL);
+            }
+            let op = SendOp::Datagram {
+                dest: Qpn::new(remote_qpn),
+                qkey: QKey(remote_qkey),
+                imm,
+            };
+            (op, Some(ah.drv().clone()))
+        }
+        WrOp::RdmaWrite(remote, imm) => {
+            let (va, rkey) = (remote.addr, RKey(remote.rkey));
+            let op = match imm {
+                None => SendOp::Write { va, rkey },
+                Some(imm) => SendOp::WriteImm { va, rkey, imm },
+            };
+            (op, None)
+        }
+        WrOp::RdmaRead(remote) => {
+            let (va, rkey) = (remote.addr, RKey(remote.rkey));
+            (SendOp::Read { va, rkey }, None)
+        }
+        WrOp::CompareSwap { .. } | WrOp::FetchAdd { .. } | WrOp::LocalInv(_) | WrOp::Other(_) => {
+            return Err(EOPNOTSUPP);
+        }
+    };
+    if qp.kind().is_datagram() != address.is_some() {
+        return Err(EINVAL);
+    }
+    let length = wr
+        .sges()
+        .fold(0u64, |sum, sge| sum.saturating_add(u64::from(sge.length)));
+    let length = u32::try_from(length)
+        .ok()
+        .filter(|length| *length <= crate::qp::MAX_MESSAGE)
+        .ok_or(EINVAL)?;
+    let mut wqe = SendWqe::new(wr.wr_id(), op, length);
+    wqe.signaled = qp.signals_all() || flags & send_flags::SIGNALED != 0;
+    wqe.solicited = flags & send_flags::SOLICITED != 0;
+    wqe.fence = flags & send_flags::FENCE != 0;
+    queue.push((wqe, address), wr.sges().map(convert))?;
+    qp.kick();
+    Ok(())
+}
+
+/// Takes a receive request.
+///
+/// # Context
+///
+/// Any.
+///
+/// # Errors
+///
+/// `ENOMEM` if the queue is full, `EINVAL` for a list that is too long.
+pub(super) fn receive(qp: &QueuePair, wr: &RecvWr<'_>) -> Result {
+    let queue = qp.kernel_receives().ok_or(EINVAL)?;
+    queue.push(wr.wr_id(), wr.sges().map(convert))?;
+    if qp.is_flushing() {
+        qp.kick();
+    }
+    Ok(())
+}
+
+fn convert(sge: Sge) -> uapi::Sge {
+    uapi::Sge {
+        addr: sge.addr,
+        length: sge.length,
+        lkey: sge.lkey,
+    }
+}

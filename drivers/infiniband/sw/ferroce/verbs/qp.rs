@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Queue pair verbs.
+
+use crate::{
+    device::{
+        limits,
+        Ferroce, //
+    },
+    port::Port,
+    posted::Posted,
+    qp::{
+        QpParts,
+        QueuePair,
+        ReceiveQueue,
+        ReceiveSource,
+        SendSource,
+        UserSends, //
+    },
+    queue::{
+        Consumer,
+        Ring, //
+    },
+    uapi::{
+        self,
+        CreateQpResponse,
+        Sge, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use rdma::{
+    udata::Udata,
+    verbs::{
+        access,
+        mask,
+        NewQp,
+        Pd,
+        QpAttr,
+        QpCaps,
+        QpInit,
+        QpKind,
+        QpNotifier,
+        QpState,
+        Ucontext, //
+    }, //
+};
+use roce::{
+    qp::{
+        attr::{
+            QpAccess,
+            QpAttr as CoreAttr, //
+        },
+        state::{
+            AttrMask,
+            QpKind as CoreKind,
+            QpState as CoreState, //
+        }, //
+    },
+    types::{
+        Mtu,
+        QKey,
+        Qpn, //
+    }, //
+};
+
+/// Numbers of ordinary QPs; those below are reserved for management.
+const NUMBERS: core::ops::Range<u32> = 16..0x00ff_ffff;
+
+/// Makes a queue pair in RESET.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` for a type or a flag that this driver does not have,
+/// `EINVAL` for sizes out of range, `EBUSY` for a second management QP.
+pub(super) fn create(
+    pd: &Pd<Ferroce>,
+    attr: &QpInit<'_, Ferroce>,
+    ucontext: Option<&Ucontext<Ferroce>>,
+    udata: Option<&Udata>,
+    notifier: Arc<QpNotifier>,
+) -> Result<NewQp<impl PinInit<Arc<QueuePair>, Error>>> {
+    let kind = match attr.kind {
+        QpKind::Rc => CoreKind::Rc,
+        QpKind::Ud => CoreKind::Ud,
+        QpKind::Gsi if udata.is_none() => CoreKind::Gsi,
+        QpKind::Gsi | QpKind::Smi | QpKind::Uc | QpKind::Other(_) => return Err(EOPNOTSUPP),
+    };
+    if attr.create_flags != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    check_caps(&attr.caps)?;
+    let port = pd.device().drv();
+    let queues = match (ucontext, udata) {
+        (Some(ucontext), Some(udata)) => user_queues(ucontext, udata, &attr.caps)?,
+        _ => kernel_queues(&attr.caps)?,
+    };
+    let qpn = if kind == CoreKind::Gsi {
+        Qpn::GSI
+    } else {
+        Qpn::new(port.qp_numbers.alloc(NUMBERS)?)
+    };
+    let caps = queues.caps;
+    let qp = QueuePair::new(QpParts {
+        port: port.clone(),
+        kind,
+        qpn,
+        pd: pd.id(),
+        notifier,
+        send_cq: attr.send_cq.drv().clone(),
+        recv_cq: attr.recv_cq.drv().clone(),
+        sends: queues.sends,
+        receives: queues.receives,
+        max_send_wr: caps.max_send_wr,
+        max_send_sge: caps.max_send_sge,
+        signal_all: attr.sq_sig_all,
+    })
+    .inspect_err(|_| free_number(port, qpn))?;
+    if let Err(error) = port.qps.insert(qpn.get(), qp.clone()) {
+        qp.shut_down();
+        free_number(port, qpn);
+        // The only number that may be taken is that of the management QP.
+        return Err(if error == EEXIST { EBUSY } else { error });
+    }
+    Ok(NewQp {
+        qpn: qpn.get(),
+        caps,
+        init: Ok(qp),
+    })
+}
+
+/// Ends a queue pair: nothing of it runs when this returns.
+pub(super) fn destroy(port: &Port, qp: &QueuePair) {
+    let _ = port.qps.remove(qp.qpn().get());
+    qp.shut_down();
+    free_number(port, qp.qpn());
+}
+
+fn free_number(port: &Port, qpn: Qpn) {
+    if qpn != Qpn::GSI {
+        port.qp_numbers.free(qpn.get());
+    }
+}
+
+fn check_caps(caps: &QpCaps) -> Result {
+    if caps.max_send_wr > limits::MAX_QP_WR
+        || caps.max_recv_wr > limits::MAX_QP_WR
+        || caps.max_send_sge > limits::MAX_SGE
+        || caps.max_recv_sge > limits::MAX_SGE
+        || caps.max_inline_data > limits::MAX_INLINE
+    {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+struct Queues {
+    sends: SendSource,
+    receives: ReceiveQueue,
+    caps: QpCaps,
+}
+
+/// Rings that the user program maps.
+fn user_queues(ucontext: &Ucontext<Ferroce>, udata: &Udata, caps: &QpCaps) -> Result<Queues> {
+    let sge_bytes = |count: u32| count.wrapping_mul(size_of::<Sge>() as u32);
+    let head = size_of::<uapi::SendWqe>() as u32;
+    let data = sge_bytes(caps.max_send_sge.max(1)).max(caps.max_inline_data);
+    let send_ring = Ring::new(ucontext, caps.max_send_wr.max(1), head.wrapping_add(data))?;
+    let recv_bytes =
+        (size_of::<uapi::RecvWqe>() as u32).wrapping_add(sge_bytes(caps.max_recv_sge.max(1)));
+    let recv_ring = Ring::new(ucontext, caps.max_recv_wr.max(1), recv_bytes)?;
+    udata.write(&CreateQpResponse {
+        rq: recv_ring.mmap_info(),
+        sq: send_ring.mmap_info(),
+    })?;
+    // Whatever the rounding up of the slots gives, the user may have.
+    let max_inline_data = send_ring
+        .elem_bytes()
+        .saturating_sub(head)
+        .min(limits::MAX_INLINE);
+    let caps = QpCaps {
+        max_send_wr: send_ring.capacity(),
+        max_recv_wr: recv_ring.capacity(),
+        max_inline_data,
+        ..*caps
+    };
+    Ok(Queues {
+        sends: SendSource::User(UserSends::new(Consumer::new(send_ring), max_inline_data)),
+        receives: ReceiveQueue::new(
+            ReceiveSource::User(Consumer::new(recv_ring)),
+            caps.max_recv_sge,
+        )?,
+        caps,
+    })
+}
+
+/// Queues that a kernel user posts to.
+fn kernel_queues(caps: &QpCaps) -> Result<Queues> {
+    let caps = QpCaps {
+        max_inline_data: 0,
+        ..*caps
+    };
+    let sends = Posted::new(caps.max_send_wr, caps.max_send_sge)?;
+    let receives = Posted::new(caps.max_recv_wr, caps.max_recv_sge)?;
+    Ok(Queues {
+        sends: SendSource::Kernel(sends),
+        receives: ReceiveQueue::new(ReceiveSource::Kernel(receives), caps.max_recv_sge)?,
+        caps,
+    })
+}
+
+/// Changes attributes.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` for attributes beyond the standard ones, `EINVAL` for what the state or the range
+/// of an attribute forbids.
+pub(super) fn modify(qp: &QueuePair, attr: &QpAttr, mask: u32) -> Result {
+    if mask & !mask::STANDARD != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    if mask & mask::ALT_PATH != 0 {
+        // There is one port and no path migration.
+        return Err(EOPNOTSUPP);
+    }
+    let path_mtu = if mask & mask::PATH_MTU != 0 {
+        Mtu::from_code(attr.path_mtu).ok_or(EINVAL)?
+    } else {
+        Mtu::M256
+    };
+    let core = CoreAttr {
+        state: core_state(attr.state),
+        cur_state: core_state(attr.cur_state),
+        path_mtu,
+        qkey: QKey(attr.qkey),
+        rq_psn: attr.rq_psn,
+        sq_psn: attr.sq_psn,
+        dest_qpn: attr.dest_qpn,
+        access: QpAccess {
+            remote_read: attr.access_flags & access::REMOTE_READ != 0,
+            remote_write: attr.access_flags & access::REMOTE_WRITE != 0,
+            remote_atomic: attr.access_flags & access::REMOTE_ATOMIC != 0,
+        },
+        pkey_index: attr.pkey_index,
+        port: attr.port,
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        en_sqd_async_notify: attr.en_sqd_async_notify,
+    };
+    let av = (mask & mask::AV != 0).then_some(attr.av);
+    qp.modify(&core, AttrMask::from_bits(mask), av)
+}
+
+/// Tells the attributes as they were set.
+pub(super) fn query(qp: &QueuePair) -> QpAttr {
+    let (core, av) = qp.query();
+    let mut access_flags = 0;
+    for (allowed, flag) in [
+        (core.access.remote_read, access::REMOTE_READ),
+        (core.access.remote_write, access::REMOTE_WRITE),
+        (core.access.remote_atomic, access::REMOTE_ATOMIC),
+    ] {
+        if allowed {
+            access_flags |= flag;
+        }
+    }
+    QpAttr {
+        state: verbs_state(core.state),
+        cur_state: verbs_state(core.state),
+        path_mtu: core.path_mtu.code(),
+        qkey: core.qkey.0,
+        rq_psn: core.rq_psn,
+        sq_psn: core.sq_psn,
+        dest_qpn: core.dest_qpn,
+        access_flags,
+        av: av.unwrap_or_default(),
+        pkey_index: core.pkey_index,
+        en_sqd_async_notify: core.en_sqd_async_notify,
+        sq_draining: qp.is_draining(),
+        max_rd_atomic: core.max_rd_atomic,
+        max_dest_rd_atomic: core.max_dest_rd_atomic,
+        min_rnr_timer: core.min_rnr_timer,
+        port: core.port,
+        timeout: core.timeout,
+        retry_cnt: core.retry_cnt,
+        rnr_retry: core.rnr_retry,
+        ..QpAttr::default()
+    }
+}
+
+fn core_state(state: QpState) -> CoreState {
+    match state {
+        QpState::Reset => CoreState::Reset,
+        QpState::Init => CoreState::Init,
+        QpState::Rtr => CoreState::Rtr,
+        QpState::Rts => CoreState::Rts,
+        QpState::Sqd => CoreState::Sqd,
+        QpState::Sqe => CoreState::Sqe,
+        QpState::Err => CoreState::Err,
+    }
+}
+
+fn verbs_state(state: CoreState) -> QpState {
+    match state {
+        CoreState::Reset => QpState::Reset,
+        CoreState::Init => QpState::Init,
+        CoreState::Rtr => QpState::Rtr,
+        CoreState::Rts => QpState::Rts,
+        CoreState::Sqd => QpState::Sqd,
+        CoreState::Sqe => QpState::Sqe,
+        CoreState::Err => QpState::Err,
+    }
+}
