@@ -12,9 +12,14 @@ use crate::{
         required,
         reth,
         Node,
-        BASE, //
+        BASE,
+        FIRST,
+        RKEY, //
     },
-    wire::Opcode,
+    wire::{
+        Opcode,
+        Syndrome, //
+    },
     wqe::SendOp,
 };
 use std::{
@@ -312,6 +317,176 @@ fn requests_and_replies_take_turns() {
             (true, 4)
         ]
     );
+}
+
+/// Numbers that look random.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % sides
+    }
+
+    fn psn(&mut self) -> u32 {
+        let near = FIRST + self.roll(80) as u32;
+        match self.roll(8) {
+            0 => self.roll(1 << 24) as u32,
+            1 => near.wrapping_sub(90) & Psn::MASK,
+            _ => near,
+        }
+    }
+
+    fn length(&mut self) -> u32 {
+        match self.roll(6) {
+            0 => 0,
+            1 => 256,
+            2 => self.roll(1 << 32) as u32,
+            _ => self.roll(3000) as u32,
+        }
+    }
+
+    fn packet(&mut self) -> Packet {
+        let opcode = loop {
+            if let Some(opcode) = Opcode::from_u8(self.roll(0x20) as u8) {
+                break opcode;
+            }
+        };
+        let payload = match (opcode.has_payload(), self.roll(3)) {
+            (false, _) => 0,
+            (true, 0) => self.roll(300) as u32,
+            (true, _) => 256,
+        };
+        let mut packet = packet(opcode, self.psn(), payload);
+        if opcode.has_reth() {
+            let length = self.length();
+            packet = reth(packet, BASE, length);
+        }
+        if let Some(aeth) = &mut packet.aeth {
+            if let Ok(syndrome) = Syndrome::from_u8(self.roll(256) as u8) {
+                aeth.syndrome = syndrome;
+            }
+        }
+        packet
+    }
+
+    fn op(&mut self) -> SendOp {
+        let (va, rkey) = (BASE, RKEY);
+        match self.roll(7) {
+            0 => SendOp::Send,
+            1 => SendOp::SendInv(rkey),
+            2 => SendOp::Write { va, rkey },
+            3 => SendOp::Read { va, rkey },
+            4 => SendOp::WriteImm {
+                va,
+                rkey,
+                imm: [0; 4],
+            },
+            5 => SendOp::Datagram {
+                dest: Qpn::new(2),
+                qkey: crate::types::QKey(0),
+                imm: None,
+            },
+            _ => SendOp::SendImm([0; 4]),
+        }
+    }
+}
+
+/// A peer that sends anything, a driver that reports anything: nothing panics, and each WQE
+/// completes once and in order.
+#[test]
+fn nothing_can_break_it() {
+    for seed in 1..400 {
+        let mut dice = Dice(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
+        let kind = match dice.roll(8) {
+            0 => QpKind::Ud,
+            1 => QpKind::Gsi,
+            _ => QpKind::Rc,
+        };
+        let mut node = Node::with(kind, &attributes());
+        let mut runs = std::vec::Vec::new();
+        let (mut posted, mut receives) = (0, 0);
+        for _ in 0..400 {
+            let start = node.qp.retired();
+            match dice.roll(16) {
+                0..=5 => node.handle(dice.packet()),
+                6 | 7 => {
+                    if node.qp.next_slot().is_some() {
+                        let mut wqe = SendWqe::new(posted, dice.op(), dice.length());
+                        wqe.fence = dice.roll(4) == 0;
+                        if node.qp.post(wqe).is_ok() {
+                            posted += 1;
+                        }
+                    }
+                }
+                8 | 9 => {
+                    if let Some(run) = node.poll(1 + dice.roll(20) as u32) {
+                        for index in 0..run.count {
+                            crate::testing::parse(&run.packet(index).unwrap());
+                        }
+                        runs.push(run);
+                    }
+                }
+                10 => {
+                    node.later(dice.roll(100_000_000));
+                    node.qp.handle_timeout(node.now, &mut node.world);
+                }
+                11 => {
+                    node.world.receive(receives, dice.roll(2000));
+                    receives += 1;
+                }
+                12 => {
+                    if !runs.is_empty() {
+                        let run = runs[dice.roll(runs.len() as u64) as usize];
+                        let index = dice.roll(run.count.into()) as u32;
+                        match dice.roll(20) {
+                            0 => node.qp.payload_failed(
+                                &run,
+                                index,
+                                MemoryError::Access,
+                                &mut node.world,
+                            ),
+                            _ => node.qp.congested(node.now, &run, index),
+                        }
+                    }
+                }
+                13 => {
+                    // What the QP waits for.
+                    let psn = FIRST + node.qp.requester.unacked.offset_from(Psn::new(FIRST));
+                    node.handle(ack(psn & Psn::MASK));
+                }
+                14 => {
+                    node.qp.flush(node.now, &mut node.world, 3);
+                }
+                _ => {
+                    let attr = QpAttr {
+                        state: QpState::ALL[1 + dice.roll(6) as usize],
+                        ..attributes()
+                    };
+                    let mask = AttrMask(dice.roll(1 << 21) as u32);
+                    let mask = match dice.roll(2) {
+                        0 => AttrMask::STATE,
+                        _ => mask,
+                    };
+                    if attr.state != QpState::Err || dice.roll(10) == 0 {
+                        let _ = node.qp.modify(node.now, &attr, mask, &mut node.world);
+                    }
+                }
+            }
+            let retired = node.qp.retired().wrapping_sub(start);
+            assert!(retired <= 64, "seed {seed}");
+            assert!(u64::from(node.qp.retired()) <= posted, "seed {seed}");
+        }
+        let attr = attributes();
+        node.go(&attr, QpState::Err);
+        while node.qp.flush(node.now, &mut node.world, 5) {}
+        let ids = node.world.sends.iter().map(|cqe| cqe.wr_id);
+        assert!(ids.eq(0..posted), "seed {seed}");
+        let ids = node.world.recvs.iter().map(|cqe| cqe.wr_id);
+        assert!(ids.eq(0..receives), "seed {seed}");
+    }
 }
 
 #[test]

@@ -497,6 +497,67 @@ fn a_repetition_of_what_is_still_to_come_changes_nothing() {
 }
 
 #[test]
+fn reads_may_be_repeated_in_other_pieces() {
+    let part = |psn: u32, packets: u32| {
+        let va = BASE + u64::from(psn - 100) * 256;
+        reth(packet(RcReadRequest, psn, 0), va, packets * 256)
+    };
+    // One piece where there were two.
+    let mut node = Node::rc();
+    node.handle(part(100, 4));
+    node.handle(part(104, 4));
+    assert_eq!(node.sent().len(), 8);
+    node.handle(part(102, 6));
+    let run = node.poll(64).unwrap();
+    assert_eq!((run.psn.get(), run.count), (102, 6));
+    // Two small pieces where there was one, of which half was sent.
+    let mut node = Node::rc();
+    node.handle(part(100, 8));
+    assert_eq!(node.poll(6).unwrap().count, 6);
+    node.handle(part(102, 2));
+    node.handle(part(104, 2));
+    let sent = node.ladder();
+    assert_eq!(sent[0], (RcReadResponseFirst, 102, 256));
+    assert_eq!(sent[1], (RcReadResponseLast, 103, 256));
+    assert_eq!(sent[2], (RcReadResponseFirst, 104, 256));
+    assert_eq!(sent.len(), 4);
+    // A piece that reaches into one that is still to come.
+    let mut node = Node::rc();
+    node.handle(part(100, 4));
+    assert_eq!(node.sent().len(), 4);
+    node.handle(part(104, 4));
+    node.handle(part(102, 4));
+    let run = node.poll(64).unwrap();
+    assert_eq!((run.psn.get(), run.count), (102, 4));
+    let run = node.poll(64).unwrap();
+    assert_eq!((run.psn.get(), run.count), (106, 2));
+    let source = PayloadSource::Remote {
+        rkey: RKEY,
+        va: BASE + 6 * 256,
+    };
+    assert_eq!(run.source, source);
+    assert!(node.sent().is_empty());
+}
+
+#[test]
+fn congestion_of_a_reply_that_something_took_the_place_of() {
+    let mut node = Node::rc();
+    node.handle(read(100, 256 * 4));
+    let run = node.poll(64).unwrap();
+    node.handle(read(104, 256));
+    node.qp.congested(node.now, &run, 3);
+    node.timeout();
+    let sent = node.ladder();
+    assert_eq!(
+        sent,
+        [
+            (RcReadResponseLast, 103, 256),
+            (RcReadResponseOnly, 104, 256)
+        ]
+    );
+}
+
+#[test]
 fn repetitions_that_cannot_be_honest_are_dropped() {
     let mut node = Node::rc();
     node.handle(read(100, 256));
