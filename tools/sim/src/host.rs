@@ -72,6 +72,9 @@ pub struct Host {
     pub congestion: u32,
     /// The most packets of a run.
     pub max_run: u32,
+    /// Chances out of 1000 that a packet comes in with headers forged by a hostile peer, who knows
+    /// how to compute an ICRC.
+    pub forgery: u32,
     retired: u32,
     ip: [u8; 20],
     udp: [u8; 8],
@@ -105,6 +108,7 @@ impl Host {
             },
             congestion: 0,
             max_run: config.max_run,
+            forgery: 0,
             retired: 0,
             ip,
             udp,
@@ -214,12 +218,41 @@ impl Host {
             return;
         };
         assert_eq!(packet.bth.dest_qp, self.qp.qpn());
+        let packet = self.forge(packet, frame);
         ladder.push(now, self.end, What::Arrived(packet));
         self.world.payload.clear();
         self.world.payload.extend_from_slice(payload);
         self.work(now, ladder, |host| {
             host.qp.handle_packet(now, &packet, &mut host.world);
         });
+    }
+
+    /// Changes headers of a packet that came as `frame`, by chance. The payload stays.
+    fn forge(&mut self, packet: Packet, frame: &[u8]) -> Packet {
+        if self.rng.u32(0..1000) >= self.forgery {
+            return packet;
+        }
+        let mut bytes = [0; AT_HAND];
+        let udp_payload = &frame[IP_UDP..];
+        let length = udp_payload.len().min(AT_HAND);
+        bytes[..length].copy_from_slice(&udp_payload[..length]);
+        for _ in 0..self.rng.u32(1..4) {
+            match self.rng.u32(0..6) {
+                0 => bytes[0] = self.rng.u8(0..0x18),
+                // PSN: near, and anywhere.
+                1 => bytes[11] = bytes[11].wrapping_add(self.rng.u8(..).leading_zeros() as u8),
+                2 => bytes[9..12].fill_with(|| self.rng.u8(..)),
+                // The first extension header.
+                3 => bytes[self.rng.usize(12..16)] = self.rng.u8(..),
+                4 => bytes[self.rng.usize(12..28)] ^= 1 << self.rng.u32(0..8),
+                _ => bytes[self.rng.usize(1..12)] = self.rng.u8(..),
+            }
+        }
+        match Packet::parse(&bytes, udp_payload.len()) {
+            // The payload that is at hand is that of the packet as it was.
+            Ok(forged) if forged.payload_len <= packet.payload_len => forged,
+            Ok(_) | Err(_) => packet,
+        }
     }
 
     /// Lets the QP look at its timers.

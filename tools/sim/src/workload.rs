@@ -2,7 +2,10 @@
 //! Worlds from seeds: a link, its faults, and messages in both directions at once.
 //!
 //! [`run`] makes one, lets it go on until everything has arrived, and checks that each message
-//! arrived exactly once, in order, with the right bytes, and that each completion says so.
+//! arrived exactly once, in order, with the right bytes, and that each completion says so. In the
+//! worlds of [`chaos`] things go wrong that no connection survives.
+
+pub mod chaos;
 
 use crate::{
     link::Faults,
@@ -100,8 +103,8 @@ impl Message {
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::WriteImm { .. } => {
                 true
             }
-            SendOp::Write { .. } | SendOp::Read { .. } => false,
-            SendOp::Datagram { .. } | SendOp::Invalid(_) => unreachable!(),
+            SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Invalid(_) => false,
+            SendOp::Datagram { .. } => unreachable!(),
         }
     }
 }
@@ -298,6 +301,23 @@ impl Stream {
     }
 }
 
+/// Posts some of what is left, and lets some time go by. Returns whether anything was left.
+fn act(pair: &mut Pair, streams: &mut [Stream], gap: u64, rng: &mut Rng) -> bool {
+    let (mut left, mut posted) = (false, false);
+    for stream in streams {
+        let before = stream.posted + stream.posted_receives;
+        left |= stream.act(pair, rng);
+        posted |= stream.posted + stream.posted_receives != before;
+    }
+    if left && posted {
+        pair.run_for(rng.u64(0..=gap));
+    } else if left {
+        // Whatever frees a slot; if nothing does, receives are missing.
+        pair.step(pair.now.after(1_000_000));
+    }
+    left
+}
+
 /// A length for a message: the interesting ones often.
 fn length(rng: &mut Rng, mtu: Mtu) -> usize {
     let mtu = mtu.bytes() as usize;
@@ -340,14 +360,8 @@ fn faults(rng: &mut Rng, seed: u64) -> Faults {
     faults
 }
 
-/// One world. The same seed is the same world.
-///
-/// # Panics
-///
-/// If anything is not as it should be; the packet ladder is printed on the way out.
-pub fn run(seed: u64) -> Outcome {
-    let mut rng = Rng::with_seed(seed);
-    let rng = &mut rng;
+/// A world before it begins: a pair, its streams, and how long nothing is posted at most.
+fn make(seed: u64, rnr_retry: u8, rng: &mut Rng) -> (Pair, [Stream; 2], u64) {
     let mtu = *rng
         .choice(&[Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096])
         .unwrap();
@@ -365,6 +379,7 @@ pub fn run(seed: u64) -> Outcome {
         slots: *rng.choice(&[1, 2, 8, 32]).unwrap(),
         reads: rng.u8(1..=8),
         min_rnr_timer: rng.u8(1..=8),
+        rnr_retry,
         delay_ns: rng.u64(100..20_000),
         max_run: *rng.choice(&[1, 2, 16, 64]).unwrap(),
         ..Config::default()
@@ -393,7 +408,7 @@ pub fn run(seed: u64) -> Outcome {
 
     let mut readable = vec![0; READABLE_LEN];
     rng.fill(&mut readable);
-    let mut streams = End::BOTH.map(|from| Stream::new(from, &config, rng, &readable));
+    let streams = End::BOTH.map(|from| Stream::new(from, &config, rng, &readable));
     for stream in &streams {
         let regions = &mut pair.host(stream.from.other()).world.regions;
         regions.insert(READABLE.0, Region::readable(READABLE_VA, readable.clone()));
@@ -408,21 +423,24 @@ pub fn run(seed: u64) -> Outcome {
         }
     }
 
+    let gap = *rng.choice(&[1, 10_000, 200_000]).unwrap();
+    (pair, streams, gap)
+}
+
+/// One world. The same seed is the same world.
+///
+/// # Panics
+///
+/// If anything is not as it should be; the packet ladder is printed on the way out.
+pub fn run(seed: u64) -> Outcome {
+    let mut rng = Rng::with_seed(seed);
+    let rng = &mut rng;
+    let (mut pair, mut streams, gap) = make(seed, 7, rng);
     let start = pair.now;
     let limit = start.after(TIME_LIMIT);
-    let gap = *rng.choice(&[1, 10_000, 200_000]).unwrap();
     loop {
-        let (mut left, mut posted) = (false, false);
-        for stream in &mut streams {
-            let before = stream.posted + stream.posted_receives;
-            left |= stream.act(&mut pair, rng);
-            posted |= stream.posted + stream.posted_receives != before;
-        }
-        if left && posted {
-            pair.run_for(rng.u64(0..=gap));
-        } else if left {
-            // Whatever frees a slot; if nothing does, receives are missing.
-            pair.step(pair.now.after(1_000_000));
+        if act(&mut pair, &mut streams, gap, rng) {
+            // There is more to post.
         } else if streams.iter().all(|s| s.is_done(&mut pair)) {
             break;
         } else {
