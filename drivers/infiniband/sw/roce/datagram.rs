@@ -105,7 +105,6 @@ where
         self.unassigned = psn.next();
         self.next = number.wrapping_add(1);
         self.started = self.next;
-        //= IBA 10.2.5
         let qkey = if datagram.qkey.0 & QKEY_OF_QP != 0 {
             ctx.attr.qkey
         } else {
@@ -188,7 +187,6 @@ where
 fn check(wqe: &SendWqe, ctx: &Context<'_>) -> Result<Datagram, WcStatus> {
     match wqe.op {
         SendOp::Datagram { dest, qkey, imm } => {
-            //= IBA 9.8.3.1
             if wqe.length > ctx.attr.path_mtu.bytes() {
                 return Err(WcStatus::LocLenErr);
             }

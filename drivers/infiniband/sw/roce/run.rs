@@ -308,7 +308,6 @@ impl Place {
     }
 }
 
-//= IBA 9.2.3
 /// Zero bytes after a payload of `length` bytes.
 #[inline]
 fn pad(length: u32) -> u8 {

@@ -102,10 +102,13 @@ fn modify_wants_exactly_the_right_attributes() {
     }
 }
 
+/// An attribute, and what puts it out of range.
+type Spoiled = (AttrMask, fn(&mut QpAttr));
+
 #[test]
 fn ranges_are_checked_and_nothing_is_taken_over() {
     let good = attributes();
-    let bad: [(AttrMask, fn(&mut QpAttr)); 4] = [
+    let bad: [Spoiled; 4] = [
         (AttrMask::DEST_QPN, |attr| attr.dest_qpn = 1 << 24),
         (AttrMask::RQ_PSN, |attr| attr.rq_psn = 1 << 24),
         (AttrMask::MIN_RNR_TIMER, |attr| attr.min_rnr_timer = 32),
@@ -125,7 +128,7 @@ fn ranges_are_checked_and_nothing_is_taken_over() {
         assert_eq!(result, Err(AttrError::Range(mask)));
         assert_eq!(node.qp.attr(), before);
     }
-    let bad: [(AttrMask, fn(&mut QpAttr)); 5] = [
+    let bad: [Spoiled; 5] = [
         (AttrMask::SQ_PSN, |attr| attr.sq_psn = 1 << 24),
         (AttrMask::TIMEOUT, |attr| attr.timeout = 32),
         (AttrMask::RETRY_CNT, |attr| attr.retry_cnt = 8),
