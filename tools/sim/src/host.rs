@@ -30,6 +30,7 @@ use roce::{
             QpKind,
             QpState, //
         },
+        AttrError,
         Qp,
         ReadSlot, //
     },
@@ -263,15 +264,35 @@ impl Host {
         });
     }
 
-    /// Puts the QP into ERR.
-    pub fn to_error(&mut self, now: Instant, ladder: &mut Ladder) {
-        let mut attr = QpAttr::new();
-        attr.state = QpState::Err;
+    /// Modifies the QP; not to RESET.
+    pub(crate) fn modify(
+        &mut self,
+        now: Instant,
+        ladder: &mut Ladder,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<(), AttrError> {
+        let mut result = Ok(());
         self.work(now, ladder, |host| {
-            host.qp
-                .modify(now, &attr, AttrMask::STATE, &mut host.world)
-                .expect("to ERR");
+            result = host.qp.modify(now, attr, mask, &mut host.world);
         });
+        result
+    }
+
+    /// Puts the QP back to RESET and connects it again. Its memory remains.
+    pub(crate) fn reconnect(&mut self, now: Instant, config: &Config) {
+        let mut attr = QpAttr::new();
+        attr.state = QpState::Reset;
+        self.qp
+            .modify(now, &attr, AttrMask::STATE, &mut self.world)
+            .expect("to RESET");
+        assert_eq!(self.qp.poll_timeout(), None, "a timer in RESET");
+        assert_eq!(self.qp.retired(), 0);
+        self.retired = 0;
+        self.world.slots.fill(None);
+        self.world.receives.clear();
+        self.world.current = None;
+        self.connect(now, config);
     }
 
     /// Sends what there is to send, flushes, and frees what is retired.

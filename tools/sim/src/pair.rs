@@ -9,7 +9,14 @@ use crate::{
 use fastrand::Rng;
 use roce::{
     cqe::WcStatus,
-    qp::state::QpState,
+    qp::{
+        attr::QpAttr,
+        state::{
+            AttrMask,
+            QpState, //
+        },
+        AttrError, //
+    },
     types::{
         Instant,
         Mtu,
@@ -215,10 +222,40 @@ impl Pair {
 
     /// Puts the QP of one end into ERR.
     pub fn to_error(&mut self, end: End) {
+        self.to_state(end, QpState::Err).expect("to ERR");
+    }
+
+    /// Puts the QP of one end into a state that takes no attributes.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such transition.
+    pub fn to_state(&mut self, end: End, state: QpState) -> Result<(), AttrError> {
+        let attr = QpAttr {
+            state,
+            ..QpAttr::new()
+        };
+        self.modify(end, &attr, AttrMask::STATE)
+    }
+
+    /// Modifies the QP of one end; not to RESET.
+    ///
+    /// # Errors
+    ///
+    /// As [`roce::qp::Qp::modify`].
+    pub fn modify(&mut self, end: End, attr: &QpAttr, mask: AttrMask) -> Result<(), AttrError> {
         let now = self.now;
         let (host, link, ladder) = self.parts(end);
-        host.to_error(now, ladder);
+        let result = host.modify(now, ladder, attr, mask);
         host.transmit(now, ladder, link);
+        result
+    }
+
+    /// Puts the QP of one end back to RESET and connects it again. What was posted is forgotten,
+    /// memory and completions remain.
+    pub fn reconnect(&mut self, end: End, config: &Config) {
+        let now = self.now;
+        self.host(end).reconnect(now, config);
     }
 
     /// When something happens next, if anything does.

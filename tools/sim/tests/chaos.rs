@@ -18,7 +18,7 @@ fn add(sum: &mut Tally, tally: Tally) {
 
 #[test]
 fn what_goes_wrong_is_reported_once_and_in_order() {
-    let tally = seeded::run(0..1000, |seed| chaos::run(seed, 0), add);
+    let tally = seeded::run(0..500, |seed| chaos::run(seed, 0), add);
     println!("{tally:#?}");
     if !seeded::is_usual() {
         return;
@@ -45,6 +45,6 @@ fn what_goes_wrong_is_reported_once_and_in_order() {
 #[test]
 fn a_hostile_peer_harms_nobody_but_the_connection() {
     let forgery = |seed| if seed % 2 == 0 { 20 } else { 300 };
-    let tally = seeded::run(0..1000, |seed| chaos::run(seed, forgery(seed)), add);
+    let tally = seeded::run(0..500, |seed| chaos::run(seed, forgery(seed)), add);
     println!("{tally:#?}");
 }
