@@ -42,3 +42,10 @@ report_end() {
 	if [ "$skipped" = 0 ]; then echo "$passed passed, $failed failed"; else echo "$passed passed, $failed failed, $skipped skipped"; fi
 	[ "$failed" = 0 ]
 }
+
+# setting FILE KEY DEFAULT: a number from the line `# guest: KEY=N ...` near the top of a test file.
+setting() {
+	local v
+	v=$(sed -n '1,30s/^# guest:.*\<'"$2"'=\([0-9]*\).*/\1/p' "$1")
+	echo "${v:-$3}"
+}
