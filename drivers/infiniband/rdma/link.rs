@@ -59,7 +59,8 @@ pub trait LinkDriver: Driver {
 }
 
 /// A registered link type. It owns the devices of its driver: dropping it unregisters them all, and
-/// waits until nothing is left of them.
+/// waits until nothing is left of them. If a driver has several, the first one owns the devices, and its
+/// `shared` is what all of them use.
 ///
 /// It has to be dropped before the module's code goes, so it belongs into the module's structure; and
 /// as it waits for the last [`ARef`] of each device, before anything that would keep one for good.
@@ -120,7 +121,8 @@ impl<D: LinkDriver> LinkOps<D> {
                 unsafe { bindings::rdma_link_register(ops) };
                 // SAFETY: The core changes this only when neighbours in the list come and go.
                 if addr_eq(unsafe { (&raw const (*list).next).read_volatile() }, list) {
-                    registry::close_link(link);
+                    // SAFETY: The list is an empty one, from which `ops` can be taken as well.
+                    unsafe { close(link) };
                     return Err(EEXIST);
                 }
                 // INVARIANT: It is in both lists.
@@ -141,11 +143,11 @@ impl<D: LinkDriver> LinkOps<D> {
     ) -> c_int {
         from_result(|| {
             // SAFETY: `name` ends with a nul by the safety requirement.
-            let name = unsafe { CStr::from_char_ptr(name) };
+            let name = unsafe { borrow(name) };
             let link = registry::link(TypeId::of::<D>()).ok_or(ENODEV)?;
             // SAFETY: By the type invariant of `LinkOps` and the `repr(C)`, the link types of `D` in the
             // registry are at the start of a `LinkOps<D>`. It stays: `nldev_newlink` holds the lock that
-            // `rdma_link_unregister` takes.
+            // `close` takes after it has taken the link type off the registry.
             let this = unsafe { link.cast::<Self>().as_ref() };
             // SAFETY: `netdev` is referenced by the safety requirement.
             let netdev = unsafe { NetDevice::from_raw(netdev) };
@@ -167,14 +169,38 @@ impl<D: LinkDriver> LinkOps<D> {
     }
 }
 
+/// Borrows a string. Not inlined, so that its arithmetic, which can panic in theory, stays in this crate.
+///
+/// # Safety
+///
+/// `name` must end with a nul and stay for the lifetime `'a`.
+#[inline(never)]
+unsafe fn borrow<'a>(name: *const kernel::ffi::c_char) -> &'a CStr {
+    // SAFETY: By the safety requirement.
+    unsafe { CStr::from_char_ptr(name) }
+}
+
+/// Unregisters a link type: makes sure that nobody uses it, then removes its devices.
+///
+/// # Safety
+///
+/// `link` must have been added by [`registry::open_link`], and its `list` be in the core's list or an
+/// empty one of its own.
+unsafe fn close(link: NonNull<bindings::rdma_link_ops>) {
+    // From here on, `newlink` (perhaps of another link type of the driver) does not find it any more.
+    registry::retire_link(link);
+    // SAFETY: By the safety requirement. Those that have found it are waited for, as they hold the lock
+    // for reading (`nldev.c:link_ops_rwsem`).
+    unsafe { bindings::rdma_link_unregister(link.as_ptr()) };
+    registry::close_link(link);
+}
+
 #[pinned_drop]
 impl<D: LinkDriver> PinnedDrop for LinkOps<D> {
     fn drop(self: Pin<&mut Self>) {
-        let ops = self.ops.get();
-        // SAFETY: By the type invariant it is registered. Afterwards `newlink` does not run any more.
-        unsafe { bindings::rdma_link_unregister(ops) };
-        if let Some(link) = NonNull::new(ops) {
-            registry::close_link(link);
+        if let Some(link) = NonNull::new(self.ops.get()) {
+            // SAFETY: By the type invariant it is in both lists.
+            unsafe { close(link) };
         }
     }
 }

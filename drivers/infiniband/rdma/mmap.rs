@@ -160,6 +160,7 @@ impl MmapEntry {
     }
 
     /// Length of the memory, in bytes: whole pages.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> u64 {
         self.len
     }

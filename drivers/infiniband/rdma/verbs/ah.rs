@@ -103,8 +103,15 @@ impl AddressVector {
         Ok(this)
     }
 
-    /// The value as C has it, without a reference to the GID table.
+    /// The value as C has it, without a reference to the GID table. Of the default value, which has no
+    /// port, only the type.
     pub(super) fn to_raw(self) -> bindings::rdma_ah_attr {
+        if self.port == 0 {
+            return bindings::rdma_ah_attr {
+                type_: bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE,
+                ..pin_init::zeroed()
+            };
+        }
         let mut attr = bindings::rdma_ah_attr {
             sl: self.sl,
             static_rate: self.static_rate,

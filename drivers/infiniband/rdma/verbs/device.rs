@@ -157,9 +157,7 @@ impl<D: Driver> Device<D> {
         comp_vectors: u32,
         init: impl PinInit<D::Device, Error>,
     ) -> Result<ARef<Self>> {
-        if name.is_empty() || name.to_bytes().contains(&b'%') {
-            return Err(EINVAL);
-        }
+        check_name(name)?;
         let comp_vectors = c_int::try_from(comp_vectors)?;
         let registering = registry::begin()?;
         let kind = TypeId::of::<D>();
@@ -179,7 +177,7 @@ impl<D: Driver> Device<D> {
                 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND
                 | 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ;
         }
-        this.set_node_desc(D::NODE_DESC.to_bytes());
+        set_node_desc(&this.head, D::NODE_DESC);
         // SAFETY: Taken for the list.
         unsafe { bindings::get_device(this.head.dev()) };
         let head = NonNull::from(&*this).cast();
@@ -241,17 +239,6 @@ impl<D: Driver> Device<D> {
         Ok(unsafe { ARef::from_raw(this) })
     }
 
-    /// Copies the description, which C ends with a nul.
-    fn set_node_desc(&self, desc: &[u8]) {
-        // SAFETY: A field of a live device. C writes it without a lock as well.
-        let dst = unsafe { &raw mut (*self.as_raw()).node_desc }.cast::<u8>();
-        for i in 0..63 {
-            let byte = desc.get(i).copied().unwrap_or(0);
-            // SAFETY: `node_desc` has 64 bytes (`IB_DEVICE_NODE_DESC_MAX`).
-            unsafe { dst.wrapping_add(i).write_volatile(byte) };
-        }
-    }
-
     /// The registered device of this driver on `netdev`.
     ///
     /// # Context
@@ -287,7 +274,7 @@ impl<D: Driver> Device<D> {
     /// The name that the device has at this moment.
     pub fn name(&self) -> Name {
         let mut name = [0; NAME_MAX];
-        // SAFETY: A field of a live device.
+        // SAFETY: Only the address of the field is taken.
         let from = unsafe { &raw const (*self.as_raw()).name }.cast::<u8>();
         for (i, byte) in name.iter_mut().enumerate().take(NAME_MAX - 1) {
             // SAFETY: `name` has `NAME_MAX` bytes. A change at the same time changes single bytes.
@@ -343,7 +330,7 @@ impl<D: Driver> Device<D> {
     /// Any but NMI.
     pub fn dispatch_port_event(&self, active: bool) {
         let ib = self.as_raw();
-        // SAFETY: The device is live.
+        // SAFETY: `ib` is live as long as `self`; its count may be 0.
         if !unsafe { bindings::ib_device_try_get(ib) } {
             return;
         }
@@ -360,7 +347,7 @@ impl<D: Driver> Device<D> {
         // SAFETY: The device is registered until `ib_device_put`; unregistration waits for events
         // that were dispatched before (`cache.c:ib_cache_cleanup_one`). `event` is copied.
         unsafe { bindings::ib_dispatch_event(&event) };
-        // SAFETY: Taken above.
+        // SAFETY: The reference is from `ib_device_try_get` above.
         unsafe { bindings::ib_device_put(ib) };
     }
 }
@@ -372,13 +359,39 @@ impl<D: Driver> AsRef<device::Device> for Device<D> {
     }
 }
 
+// Not generic and not inlined, so that what can panic in theory (arithmetic on the length of strings)
+// stays in this crate.
+
+/// Refuses names that are empty, or patterns.
+#[inline(never)]
+fn check_name(name: &CStr) -> Result {
+    if name.is_empty() || name.to_bytes().contains(&b'%') {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+/// Copies the description, which C ends with a nul.
+#[inline(never)]
+fn set_node_desc(head: &Head, desc: &CStr) {
+    let desc = desc.to_bytes();
+    // SAFETY: Only the address of the field is taken.
+    let dst = unsafe { &raw mut (*head.ib.get()).node_desc }.cast::<u8>();
+    for i in 0..63 {
+        let byte = desc.get(i).copied().unwrap_or(0);
+        // SAFETY: `node_desc` has 64 bytes (`IB_DEVICE_NODE_DESC_MAX`). C writes it without a lock as
+        // well.
+        unsafe { dst.wrapping_add(i).write_volatile(byte) };
+    }
+}
+
 /// Whether the network interface has not begun to go.
 fn netdev_is_registered(netdev: &NetDevice) -> bool {
     // SAFETY: RTNL is not held, by the contract of the only caller; process context.
     unsafe { bindings::rtnl_lock() };
-    // SAFETY: `netdev` is live.
+    // SAFETY: `netdev` is live as long as the reference to it.
     let registered = unsafe { bindings::netdev_is_registered(netdev.as_raw()) };
-    // SAFETY: Taken above.
+    // SAFETY: This thread has taken the lock above.
     unsafe { bindings::rtnl_unlock() };
     registered
 }
@@ -411,7 +424,7 @@ pub struct DeviceRef<D: Driver> {
 // SAFETY: The reference belongs to no thread.
 unsafe impl<D: Driver> Send for DeviceRef<D> {}
 
-// SAFETY: As `&Device`.
+// SAFETY: A shared one gives a shared `Device`, which is `Sync`.
 unsafe impl<D: Driver> Sync for DeviceRef<D> {}
 
 impl<D: Driver> DeviceRef<D> {
@@ -511,11 +524,14 @@ impl<D: Driver> VTable<D> {
             unsafe { (*ib).attrs.sys_image_guid = guid.to_be() };
         }
         if mask & DESC != 0 {
-            // SAFETY: As above; an array of 64 bytes.
-            let desc = unsafe { (*modify).node_desc };
-            let desc = desc.map(|c| c.to_ne_bytes()[0]);
-            let len = desc.iter().position(|c| *c == 0).unwrap_or(desc.len());
-            device.set_node_desc(desc.get(..len).unwrap_or_default());
+            // SAFETY: `modify` is valid by the safety requirement; an array of 64 bytes.
+            let mut desc = unsafe { (*modify).node_desc }.map(|c| c.to_ne_bytes()[0]);
+            if let Some(last) = desc.last_mut() {
+                *last = 0;
+            }
+            if let Ok(desc) = CStr::from_bytes_until_nul(&desc) {
+                set_node_desc(&device.head, desc);
+            }
         }
         0
     }

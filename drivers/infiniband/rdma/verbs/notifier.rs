@@ -176,7 +176,7 @@ impl QpNotifier {
                             work,
                             Some(Self::run),
                             false,
-                            c"rdma::QpNotifier".as_ptr().cast(),
+                            c"rdma::QpNotifier".to_bytes_with_nul().as_ptr(),
                             static_lock_class!().as_ptr(),
                         )
                     }

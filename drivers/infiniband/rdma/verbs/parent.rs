@@ -25,10 +25,11 @@ impl<T> Static<T> {
     }
 }
 
+#[allow(clippy::needless_update, reason = "with lockdep there are more fields")]
 static PARENT: Static<bindings::device_attribute> =
     Static(UnsafeCell::new(bindings::device_attribute {
         attr: bindings::attribute {
-            name: c"parent".as_ptr().cast(),
+            name: c"parent".to_bytes_with_nul().as_ptr(),
             mode: 0o444,
             ..pin_init::zeroed()
         },
@@ -69,11 +70,11 @@ unsafe extern "C" fn show(
         // CAST: A small number.
         return ENODEV.to_errno() as isize;
     }
-    // SAFETY: `netdev` is referenced.
+    // SAFETY: `netdev` is referenced since `ib_device_get_netdev`.
     let name = unsafe { bindings::rdma_netdev_name(netdev) };
     // SAFETY: `buf` is a page, and the name ends with a nul, which renaming leaves alone.
-    let len = unsafe { bindings::sysfs_emit(buf, c"%s\n".as_ptr().cast(), name) };
-    // SAFETY: Taken by `ib_device_get_netdev`.
+    let len = unsafe { bindings::sysfs_emit(buf, c"%s\n".to_bytes_with_nul().as_ptr(), name) };
+    // SAFETY: This puts the reference of `ib_device_get_netdev`.
     unsafe { bindings::rdma_dev_put(netdev) };
     // CAST: At most a page.
     len as isize

@@ -183,6 +183,10 @@ impl<D: Driver> VTable<D> {
     }
 
     /// `ib_device_ops.get_link_layer`.
+    ///
+    /// # Safety
+    ///
+    /// None: the arguments are not used.
     pub(super) unsafe extern "C" fn get_link_layer(
         _ib: *mut bindings::ib_device,
         _port: u32,

@@ -120,7 +120,7 @@ pub(super) fn begin() -> Result<Registering> {
     Ok(registering)
 }
 
-/// Adds a link type, whose owner must call [`close_link`].
+/// Adds a link type, whose owner must call [`retire_link`] and [`close_link`].
 pub(crate) fn open_link(kind: TypeId, ops: NonNull<bindings::rdma_link_ops>) -> Result {
     init()?;
     REGISTRY.lock().links.push(Link { kind, ops }, GFP_KERNEL)?;
@@ -254,12 +254,16 @@ pub(super) fn reap(_registering: &Registering) {
     }
 }
 
-/// Unregisters all devices of a link type and waits until nothing of them is left. There will be no
-/// new ones.
-pub(crate) fn close_link(ops: NonNull<bindings::rdma_link_ops>) {
-    // Opened, so initialised.
-    let registering = Registering(REGISTERING.lock());
+/// Takes a link type off the list: it gets no new devices, but from a registration that has begun.
+pub(crate) fn retire_link(ops: NonNull<bindings::rdma_link_ops>) {
+    // Opened, so the lock is initialised.
     REGISTRY.lock().links.retain(|link| link.ops != ops);
+}
+
+/// Unregisters all devices of a retired link type and waits until nothing of them is left.
+pub(crate) fn close_link(ops: NonNull<bindings::rdma_link_ops>) {
+    // Waits for a registration that has begun. Opened, so the lock is initialised.
+    let registering = Registering(REGISTERING.lock());
     loop {
         let registry = REGISTRY.lock();
         let Some(entry) = registry.entries.iter().find(|entry| entry.link == ops) else {

@@ -32,7 +32,7 @@ impl<D: Driver> VTable<D> {
         let mut descs = [EMPTY; MAX];
         let mut i = 0;
         while i < D::COUNTERS.len() {
-            descs[i].name = D::COUNTERS[i].as_ptr().cast();
+            descs[i].name = D::COUNTERS[i].to_bytes_with_nul().as_ptr();
             i += 1;
         }
         descs

@@ -141,5 +141,9 @@ impl<D: Driver> VTable<D> {
 
     /// `ib_device_ops.disassociate_ucontext`: present so that the device can be removed while
     /// programs have it open. Their objects are destroyed by the core.
+    ///
+    /// # Safety
+    ///
+    /// None: the argument is not used.
     pub(super) unsafe extern "C" fn disassociate(_context: *mut bindings::ib_ucontext) {}
 }
