@@ -14,6 +14,7 @@ use core::ptr::{
 use kernel::{
     fmt,
     prelude::*,
+    str::BStr,
     sync::{
         aref::{
             ARef,
@@ -248,13 +249,13 @@ impl Name {
 
     /// The name without the final nul.
     pub fn as_bytes(&self) -> &[u8] {
-        self.as_cstr().to_bytes()
+        self.0.split(|byte| *byte == 0).next().unwrap_or(&[])
     }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self.as_cstr(), f)
+        fmt::Display::fmt(BStr::from_bytes(self.as_bytes()), f)
     }
 }
 

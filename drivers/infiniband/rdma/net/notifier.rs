@@ -30,6 +30,9 @@ use kernel::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NetdevEvent {
     /// It is being unregistered, or moved to another namespace. Let go of it.
+    ///
+    /// Comes again every second for as long as somebody, maybe the one who is told, has a reference
+    /// on it (`netdev_wait_allrefs_any`, net/core/dev.c).
     Unregister,
     /// It was brought up.
     Up,

@@ -234,7 +234,7 @@ impl TxPacket {
 
 impl Drop for TxPacket {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; the value is not used again.
+        // SAFETY: By the type invariant the skb is as `new` made it, and it is not used again.
         drop(unsafe { Self::take_route(self.skb.as_ptr()) });
         // SAFETY: By the type invariant the skb is ours, and it is not used again.
         unsafe { bindings::consume_skb(self.skb.as_ptr()) };
@@ -346,6 +346,10 @@ impl TxQueue {
     /// to make room) counts as sent and stops. Losing a packet for another reason does not stop. A
     /// filter that drops packets in the egress path of `tc`, and a `veth` device whose peer is
     /// down, look like a full queue.
+    ///
+    /// Over `veth` and loopback keep queues well below `net.core.netdev_max_backlog` (1000): their
+    /// receiver runs on this CPU, after the last packet, and what its backlog does not hold is
+    /// refused (`veth`) or lost (loopback).
     ///
     /// # Context
     ///
