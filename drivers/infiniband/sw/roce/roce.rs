@@ -10,6 +10,19 @@
 //! allocation (storage is handed in) and no log (it counts, see [`env::Counter`]).
 #![cfg_attr(not(MODULE), no_std)]
 #![forbid(unsafe_code)]
+// Total: whatever comes in, nothing here panics. The object code is checked for it, this tells where.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::unwrap_used,
+        clippy::wildcard_enum_match_arm
+    )
+)]
 
 #[cfg(test)]
 extern crate std;
