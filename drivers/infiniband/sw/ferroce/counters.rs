@@ -84,6 +84,7 @@ const PROTOCOL_FIRST: usize = PARSE_FIRST + Error::COUNT;
 const COUNT: usize = PROTOCOL_FIRST + Counter::COUNT;
 
 /// All names, in the order in which [`Counters::read`] gives the values.
+#[expect(clippy::indexing_slicing, reason = "evaluated at compile time")]
 pub(crate) const NAMES: [&CStr; COUNT] = {
     let mut names = [c""; COUNT];
     let mut i = 0;

@@ -7,6 +7,12 @@
 //! and does it with memory ([`region`]), rings ([`queue`]) and completions ([`completion`]).
 
 #![crate_name = "ferroce"]
+#![deny(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::unwrap_used
+)]
 
 mod address;
 mod completion;

@@ -272,7 +272,7 @@ impl QueuePair {
     /// Softirq.
     pub(crate) fn receive(&self, packet: &Packet, inbound: &Inbound<'_>) {
         let _ = self.drive(BUDGET_INLINE, Some(inbound), |core, world| {
-            if self.kind.is_datagram() || world.from_peer(inbound) {
+            if self.kind.is_datagram() || world.is_from_peer(inbound) {
                 core.handle_packet(now(), packet, world);
             } else {
                 self.port.counters.add(PortCounter::DropBadAddress, 1);

@@ -85,7 +85,9 @@ impl Ring {
     /// Byte offset of slot `index` in the mapping.
     #[inline]
     fn offset(&self, index: u32) -> usize {
-        (((index & self.mask) as usize) << self.shift).wrapping_add(queue_buf::DATA)
+        ((index & self.mask) as usize)
+            .wrapping_shl(self.shift)
+            .wrapping_add(queue_buf::DATA)
     }
 
     /// Bytes of a slot.

@@ -192,7 +192,7 @@ impl<'a> World<'a> {
 
     /// Whether the packet comes from the peer that this QP is connected to, to the address that
     /// it is connected from.
-    pub(super) fn from_peer(&self, inbound: &Inbound<'_>) -> bool {
+    pub(super) fn is_from_peer(&self, inbound: &Inbound<'_>) -> bool {
         let Some(av) = &self.io.av else {
             return false;
         };
