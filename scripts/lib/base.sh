@@ -6,6 +6,9 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 # Everything that is downloaded or built once; `make distclean-cache` removes it.
 cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/ferroce
 
+# Mounts are described as FROM:TO.
+case $top$cache in *:*) echo "error: the checkout's and the cache's paths must have no colon" >&2; exit 1 ;; esac
+
 # Steps announce themselves with the time since the outermost script began.
 : "${FERROCE_T0:=$EPOCHREALTIME}"
 export FERROCE_T0
