@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: GPL-2.0
+# guest: timeout=600 smp=2 mem=3072
+"""What goes over the wire: every RC opcode, its headers, and an ICRC that a second implementation agrees with."""
+
+import ipaddress
+
+import pyverbs.enums as e
+import pytest
+
+from capture import capture
+from impair import drop_every
+from testbed import Testbed
+from verbs import OK, Endpoint, pair, pattern
+
+SIGNALED, SOLICITED, INLINE = e.IBV_SEND_SIGNALED, e.IBV_SEND_SOLICITED, e.IBV_SEND_INLINE
+
+
+@pytest.fixture(scope="module")
+def bed():
+    with Testbed(mtu=4200) as b:
+        yield b
+
+
+def every_operation(a, b, mtu):
+    """SEND, WRITE and READ of one, two and three packets, every pad, with and without immediate data."""
+    a.mr.write(pattern(20000, 1), 20000, 0)
+    for n in (0, 1, 2, 3, 4, mtu - 1, mtu, mtu + 1, 2 * mtu + 2, 3 * mtu + 3):
+        for code in (e.IBV_WR_SEND, e.IBV_WR_SEND_WITH_IMM, e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_WRITE_WITH_IMM,
+                     e.IBV_WR_RDMA_READ):
+            receives = code not in (e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_READ)
+            if receives:
+                b.recv(0, 20000)
+            a.post(code, 1, n, remote=b.at(3), imm=0xa0b0c0d0)
+            assert a.done() == OK
+            if receives:
+                assert b.done() == OK
+
+
+ALL = {"SEND_FIRST", "SEND_MIDDLE", "SEND_LAST", "SEND_LAST_IMM", "SEND_ONLY", "SEND_ONLY_IMM", "WRITE_FIRST",
+       "WRITE_MIDDLE", "WRITE_LAST", "WRITE_LAST_IMM", "WRITE_ONLY", "WRITE_ONLY_IMM", "READ_REQUEST",
+       "READ_RESPONSE_FIRST", "READ_RESPONSE_MIDDLE", "READ_RESPONSE_LAST", "READ_RESPONSE_ONLY", "ACK"}
+REQUESTS = {n for n in ALL if not n.startswith("READ_RESPONSE") and n != "ACK"}
+
+
+@pytest.mark.parametrize("ip", [4, 6], ids=["ipv4", "ipv6"])
+@pytest.mark.parametrize("mtu", [256, 1024, 4096])
+def test_every_opcode(bed, mtu, ip):
+    with pair(bed.h1.dev, bed.h2.dev, ip, connect={"mtu": mtu}) as (a, b):
+        with capture(bed.h2) as cap:
+            every_operation(a, b, mtu)
+        packets = cap.checked()
+        assert {p.name for p in packets} == ALL, cap.listing()
+        assert {(p.name in REQUESTS, p.pad) for p in packets} == {(r, pad) for r in (True, False) for pad in range(4)}
+        src, dst = ipaddress.ip_address(bed.h1.ip(ip)), ipaddress.ip_address(bed.h2.ip(ip))
+        for p in packets:
+            request = p.name in REQUESTS
+            assert (p.src, p.dst) == ((src, dst) if request else (dst, src)), p
+            assert p.qpn == (b if request else a).qp.qp_num, p
+            assert p.pkey == 0xffff and p.df and not any(p.pad_bytes), p
+            assert len(p.payload) <= mtu, p
+            if p.name.endswith(("FIRST", "MIDDLE")):
+                assert len(p.payload) == mtu, p
+            if p.imm is not None:
+                assert p.imm == 0xa0b0c0d0, p
+            if p.va is not None:
+                assert (p.va, p.rkey) == b.at(3) or p.dma_length == 0, p
+            if p.syndrome is not None:
+                assert p.syndrome >> 5 == 0, f"not an ACK: {p}"
+        assert not cap.tshark_complaints()
+
+
+def expected_psns(cap):
+    """Every request takes the next PSN; a READ request takes as many as it has responses."""
+    at = None
+    for p in cap.of(*REQUESTS):
+        assert at is None or p.psn == at, f"PSN {at} expected:\n{p}"
+        count = max(1, -(-p.dma_length // 1024)) if p.name == "READ_REQUEST" else 1
+        at = (p.psn + count) & 0xffffff
+
+
+@pytest.mark.parametrize("first", [0, 0x7ffffe, 0xfffff8, 0xffffff])
+def test_packet_sequence_numbers(bed, first):
+    """PSNs count up through the top of their 24 bits; responses carry those of their requests; the MSN counts."""
+    a, b = Endpoint(bed.h1.dev), Endpoint(bed.h2.dev)
+    a.psn = b.psn = first
+    a.connect(b)
+    b.connect(a)
+    with capture(bed.h1) as cap:
+        every_operation(a, b, 1024)
+    expected_psns(cap)
+    assert cap.of(*REQUESTS)[0].psn == first
+    responses = [p for p in cap.checked() if p.name.startswith("READ_RESPONSE")]
+    wanted = []
+    for p in cap.of("READ_REQUEST"):
+        wanted += [(p.psn + i) & 0xffffff for i in range(max(1, -(-p.dma_length // 1024)))]
+    assert [p.psn for p in responses] == wanted
+    msns = [p.msn for p in cap.packets if p.msn is not None]
+    assert msns == sorted(msns) and msns[-1] == 50, msns
+    a.close()
+    b.close()
+
+
+def test_solicited_event_bit(bed):
+    """Set in the last packet of a message that asks for it, and nowhere else."""
+    with pair(bed.h1.dev, bed.h2.dev) as (a, b):
+        with capture(bed.h1) as cap:
+            for flags in (SIGNALED, SIGNALED | SOLICITED):
+                for n in (10, 2500):
+                    b.recv(0, 4096)
+                    a.send(0, n, flags=flags)
+                    assert a.done() == OK and b.done() == OK
+        sends = [(p.name, p.solicited) for p in cap.checked() if p.name.startswith("SEND")]
+        assert sends == [("SEND_ONLY", False), ("SEND_FIRST", False), ("SEND_MIDDLE", False), ("SEND_LAST", False),
+                         ("SEND_ONLY", True), ("SEND_FIRST", False), ("SEND_MIDDLE", False), ("SEND_LAST", True)]
+
+
+@pytest.mark.parametrize("ip", [4, 6], ids=["ipv4", "ipv6"])
+def test_traffic_class_and_hop_limit(bed, ip):
+    """DSCP from the queue pair's traffic class, the hop limit from the route, also in what the responder sends."""
+    with pair(bed.h1.dev, bed.h2.dev, ip, connect={"tclass": 0x68}) as (a, b):
+        with capture(bed.h1) as cap:
+            every_operation(a, b, 1024)
+    for p in cap.checked():
+        assert p.tclass & 0xfc == 0x68, p
+        assert p.hops == 64, p
+
+
+def test_udp_source_ports(bed):
+    """One queue pair keeps to one port (order in the network), many spread over many (paths in the network)."""
+    with pair(bed.h1.dev, bed.h2.dev) as (a, b):
+        more = []
+        for _ in range(15):
+            ends = Endpoint(a.dev, share=a), Endpoint(b.dev, share=b)
+            ends[0].connect(ends[1])
+            ends[1].connect(ends[0])
+            more.append(ends)
+        with capture(bed.h1) as cap:
+            for x, y in [(a, b)] + more:
+                for _ in range(3):
+                    x.write(0, 100, y.at(0))
+                    assert a.done() == OK
+        ports = {}
+        for p in cap.of("WRITE_ONLY"):
+            ports.setdefault(p.qpn, set()).add(p.sport)
+        assert len(ports) == 16 and all(len(s) == 1 for s in ports.values()), ports
+        used = {s for group in ports.values() for s in group}
+        assert len(used) >= 8 and all(0xc000 <= s <= 0xffff for s in used), sorted(used)
+        for ends in more:
+            for end in ends:
+                end.close()
+
+
+def nak_codes(cap):
+    return [p.syndrome & 0x1f for p in cap.of("ACK") if p.syndrome >> 5 == 3]
+
+
+def test_negative_acknowledgements(bed):
+    """The syndromes of receiver not ready (with its timer), remote access and invalid request."""
+    with pair(bed.h1.dev, bed.h2.dev, connect={"min_rnr_timer": 13, "rnr_retry": 0, "timeout": 0}) as (a, b):
+        with capture(bed.h1) as cap:
+            a.send(0, 8)
+            assert a.done() == e.IBV_WC_RNR_RETRY_EXC_ERR
+        acks = [p.syndrome for p in cap.checked() if p.name == "ACK"]
+        assert acks == [0x20 | 13], cap.listing()
+        assert not cap.tshark_complaints()
+    with pair(bed.h1.dev, bed.h2.dev, connect={"timeout": 0}) as (a, b):
+        with capture(bed.h1) as cap:
+            a.write(0, 8, (b.mr.buf, b.mr.rkey ^ 0x100))
+            assert a.done() == e.IBV_WC_REM_ACCESS_ERR
+        assert nak_codes(cap) == [2], cap.listing()
+        cap.checked()
+    with pair(bed.h1.dev, bed.h2.dev, connect={"timeout": 0}) as (a, b):
+        b.recv(0, 10)
+        with capture(bed.h1) as cap:
+            a.send(0, 4000)
+            assert a.done() == e.IBV_WC_REM_INV_REQ_ERR
+        assert nak_codes(cap) == [1], cap.listing()
+        cap.checked()
+
+
+def test_sequence_error(bed):
+    """One packet of a message lost: one NAK with the PSN that was expected, and the sender goes on from there."""
+    with pair(bed.h1.dev, bed.h2.dev, connect={"timeout": 0}) as (a, b):
+        b.recv(0, 20000)
+        with drop_every(bed.h2, 1, 7), capture(bed.h2) as cap:
+            a.send(0, 10 * 1024)
+            assert a.done() == OK and b.done() == OK
+        sends = [p.psn for p in cap.checked() if p.name.startswith("SEND")]
+        first = sends[0]
+        lost = (first + 7) & 0xffffff
+        again = len(sends) - 1 - sends[::-1].index(lost)
+        naks = [(p.psn, p.syndrome) for p in cap.of("ACK") if p.syndrome >> 5 == 3]
+        assert naks == [(lost, 0x60)], cap.listing()
+        assert again > sends.index(lost), cap.listing()
+        assert sends[again:] == [(lost + i) & 0xffffff for i in range(3)], cap.listing()
+
+
+@pytest.mark.parametrize("ip", [4, 6], ids=["ipv4", "ipv6"])
+def test_large_transfers(bed, ip):
+    """Long trains, as they leave the device: each packet of them whole, in order and with its own ICRC."""
+    with pair(bed.h1.dev, bed.h2.dev, ip, length=1 << 20, connect={"mtu": 4096, "timeout": 20}) as (a, b):
+        data = pattern(1 << 20, 5)
+        a.mr.write(data, 1 << 20, 0)
+        with capture(bed.h2) as cap:
+            a.write(0, 1 << 20, b.at(0))
+            assert a.done(120) == OK
+            a.read(0, 1 << 20, b.at(0))
+            assert a.done(120) == OK
+        cap.checked()
+        writes = b"".join(p.payload for p in cap.packets if p.name.startswith("WRITE"))
+        reads = b"".join(p.payload for p in cap.packets if p.name.startswith("READ_RESPONSE"))
+        assert writes == data and reads == data

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0
+# guest: timeout=900 smp=2 mem=3072
+"""rdma-core's own tests, as Debian ships them, against a list of what is expected of each.
+
+rdmacore-<driver>.txt has a line for every test: its name, `ok`, `skip` or `fail`, and for the latter two the reason. A
+test that fails or is skipped without being expected to is a failure here; so is one that does better than the list, for
+then the list is wrong. To write the list anew after a change: RDMACORE_WRITE=/tmp/list pytest test_rdmacore.py.
+"""
+
+import glob
+import gzip
+import json
+import os
+import shutil
+
+import pytest
+
+from testbed import DRIVER, SCRATCH, Job, Testbed
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = "/usr/share/doc/rdma-core/tests"
+FILES = ["test_addr", "test_cq", "test_cq_events", "test_device", "test_mr", "test_pd", "test_qp"]
+LIST = f"{HERE}/rdmacore-{DRIVER}.txt"
+
+
+def expectations():
+    """Test name -> (outcome, reason)."""
+    table = {}
+    if os.path.exists(LIST):
+        with open(LIST) as f:
+            for line in f:
+                if line.strip() and not line.startswith("#"):
+                    name, outcome, *reason = line.split(None, 2)
+                    table[name] = outcome, "".join(reason).strip()
+    return table
+
+
+EXPECTED = expectations()
+
+
+@pytest.fixture(scope="module")
+def folder():
+    """rdma-core's tests, unpacked."""
+    target = f"{SCRATCH}/rdma-core/tests"
+    shutil.rmtree(target, ignore_errors=True)
+    os.makedirs(target)
+    for path in glob.glob(f"{SOURCE}/*"):
+        name = os.path.basename(path)
+        opener = gzip.open if name.endswith(".gz") else open
+        with opener(path, "rb") as f, open(f"{target}/{name.removesuffix('.gz')}", "wb") as out:
+            out.write(f.read())
+    return target
+
+
+@pytest.fixture(scope="module")
+def bed():
+    with Testbed(mtu=4200) as b:
+        yield b
+
+
+@pytest.fixture(scope="module")
+def outcomes(bed, folder):
+    """A function: the outcomes of one of the files, which runs when it is first asked for."""
+    known = {}
+
+    def of(module):
+        if module not in known:
+            path = f"{SCRATCH}/{module}.json"
+            if os.path.exists(path):
+                os.unlink(path)
+            job = Job(["python3", f"{HERE}/rdmacore_run.py", folder, module, bed.h1.dev, bed.h1.gid_index(bed.h1.ip4), path],
+                      ns=bed.h1.ns)
+            trouble = None
+            try:
+                job.wait(280)
+            except AssertionError as why:
+                trouble = str(why)
+            done = {}
+            if os.path.exists(path):
+                with open(path) as f:
+                    for name, outcome, why in map(json.loads, f):
+                        done.setdefault(name, (outcome, why))
+            known[module] = done, trouble or job.out
+        return known[module]
+    return of
+
+
+def pytest_generate_tests(metafunc):
+    if "name" in metafunc.fixturenames:
+        metafunc.parametrize("name", EXPECTED)
+
+
+def test_case(outcomes, name):
+    done, log = outcomes(name.split(".")[0])
+    wanted, reason = EXPECTED[name]
+    assert name in done, f"did not run:\n{log[-3000:]}"
+    outcome, why = done[name]
+    assert outcome == wanted, f"{outcome} instead of {wanted}: {why}"
+    if outcome != "ok":
+        pytest.skip(f"as expected: {reason}")
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_list_is_complete(outcomes, module):
+    """Each of rdma-core's tests is in the list."""
+    done, log = outcomes(module)
+    assert done, log
+    if os.environ.get("RDMACORE_WRITE"):
+        with open(os.environ["RDMACORE_WRITE"], "a") as f:
+            for name, (outcome, why) in done.items():
+                lines = why.strip().splitlines()
+                f.write(f"{name} {outcome} {lines[-1] if lines else ''}".rstrip() + "\n")
+    missing = sorted(set(done) - set(EXPECTED))
+    assert not missing, "\n".join(missing)
