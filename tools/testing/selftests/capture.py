@@ -7,9 +7,10 @@ import os
 import signal
 
 import wire
-from testbed import SCRATCH, run, wait_until
+from testbed import ROCE_PORT, SCRATCH, run, wait_until
 
 _numbers = itertools.count()
+MARKER_PORT = 9
 
 
 class Capture:
@@ -33,49 +34,56 @@ class Capture:
 
     def tshark_complaints(self):
         """What tshark finds malformed, in error, or cannot decode as InfiniBand."""
-        lines = run(["tshark", "-n", "-r", self.path, "-T", "fields", "-e", "frame.number", "-e", "_ws.malformed",
+        # Only these dissectors: others guess that random payload is theirs, and then find it malformed.
+        only = [w for p in ("eth", "ethertype", "ip", "ipv6", "udp", "infiniband", "data") for w in ("--enable-protocol", p)]
+        lines = run(["tshark", "-n", "-r", self.path, "--disable-all-protocols", *only,
+                     "-o", "infiniband.identify_payload:FALSE", "-o", "udp.ignore_ipv6_zero_checksum:TRUE",
+                     "-Y", f"udp.port == {ROCE_PORT}", "-T", "fields",
+                     "-e", "frame.number", "-e", "_ws.malformed",
                      "-e", "_ws.expert.severity", "-e", "_ws.expert.message", "-e", "infiniband.bth.opcode",
                      "-e", "frame.protocols"], timeout=240).out.splitlines()
         rows = [line.split("\t") for line in lines if "\t" in line]
         assert len(rows) == len(self.packets), f"{len(rows)} packets by tshark, {len(self.packets)} in the file"
         out = []
-        for number, malformed, severity, message, opcode, protocols in rows:
+        for packet, (number, malformed, severity, message, opcode, protocols) in zip(self.packets, rows):
             severe = [s for s in severity.split(",") if s and int(s) >= 0x00600000]  # warning and error
             if malformed or severe or not opcode or "infiniband" not in protocols:
                 out.append(f"packet {number}: {malformed} {message} {protocols}")
-            elif int(opcode) != self.packets[int(number) - 1].opcode:
+            elif int(opcode) != packet.opcode:
                 out.append(f"packet {number}: opcode {opcode}")
         return out
 
 
 @contextlib.contextmanager
-def capture(host, expect=None):
-    """Capture RoCE at a host's end of the wire. With expect, wait until so many packets are in the file."""
+def capture(host, peer):
+    """Capture the RoCE traffic at a host's end of the wire, while the block runs.
+
+    A datagram that is sent when the block is left marks the end: once it is in the file, so is all before it.
+    """
     os.makedirs(SCRATCH, exist_ok=True)
     path = f"{SCRATCH}/{next(_numbers)}.pcap"
-    job = host.start("tcpdump", "-U", "-i", host.netdev, "-s", "0", "-B", "16384", "-w", path, "udp port 4791")
+    # Whole trains of packets would be captured as one: what is looked at here is what the far end gets.
+    for h in (host, peer):
+        h.run("ethtool", "-K", h.netdev, "gso", "off", "gro", "off", "tx-udp-segmentation", "off", check=False)
+    job = host.start("tcpdump", "-U", "--immediate-mode", "-i", host.netdev, "-s", "0", "-B", "16384", "-w", path,
+                     f"udp port {ROCE_PORT} or udp port {MARKER_PORT}")
     job.wait_for("listening on")
     cap = Capture(path)
     try:
         yield cap
-        if expect:
-            wait_until(lambda: sum(1 for _ in wire.frames(path)) >= expect, 30,
-                       lambda: f"{sum(1 for _ in wire.frames(path))} packets in the capture instead of {expect}")
-        settle(path)
+        mark_end(host, peer, path)
     finally:
         job.signal(signal.SIGINT)
         job.wait(30)
     assert "0 packets dropped by kernel" in job.out, job.out
-    cap.packets = wire.roce_packets(path)
+    cap.packets = [wire.Packet(frame, t) for t, frame in wire.frames(path) if not is_marker(frame)]
 
 
-def settle(path):
-    """Wait until the file does not grow any more: tcpdump reads its ring in its own time."""
-    last = [-1, 0]
+def is_marker(frame):
+    return frame[12:14] == b"\x08\x00" and frame[36:38] == MARKER_PORT.to_bytes(2, "big")
 
-    def steady():
-        size = os.path.getsize(path)
-        last[1] = last[1] + 1 if size == last[0] else 0
-        last[0] = size
-        return last[1] >= 10
-    wait_until(steady, 60, "the capture's file goes on growing", step=0.05)
+
+def mark_end(host, peer, path):
+    script = f"import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'end', ('{peer.ip4}', {MARKER_PORT}))"
+    host.run("python3", "-S", "-c", script)
+    wait_until(lambda: any(is_marker(f) for _, f in wire.frames(path)), 60, "the end of the capture", step=0.1)

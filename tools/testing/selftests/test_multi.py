@@ -67,7 +67,7 @@ def test_pingpong_on_one_device(bed):
 
 def test_loopback_stays_inside(bed):
     """Nothing of a conversation of a device with itself is seen on the wire."""
-    with capture(bed.h1) as cap, pair(bed.h1.dev, bed.h1.dev) as (a, b):
+    with capture(bed.h1, bed.h2) as cap, pair(bed.h1.dev, bed.h1.dev) as (a, b):
         transfer(a, b, "write", 100000, [10000])
     assert not cap.packets, cap.listing()
 
@@ -257,13 +257,13 @@ def test_route_by_a_gateway(bed):
         connect_by(a, b, bed.h1.gid_index(bed.h1.ip4), bed.h2.gid_index(far), rts={"timeout": 17})
         works(a, b)
         bed.h1.run("ip", "neigh", "replace", "10.0.0.78", "lladdr", bed.h2.mac(), "dev", bed.h1.netdev)
-        with capture(bed.h1) as cap:
+        with capture(bed.h1, bed.h2) as cap:
             bed.h1.run("ip", "route", "replace", f"{far}/32", "via", "10.0.0.78", "dev", bed.h1.netdev)
             works(a, b)
         assert cap.packets
         # A gateway with a hardware address of nobody: what is sent now goes there.
         bed.h1.run("ip", "neigh", "replace", "10.0.0.79", "lladdr", "02:00:00:00:99:99", "dev", bed.h1.netdev)
-        with capture(bed.h1) as cap:
+        with capture(bed.h1, bed.h2) as cap:
             bed.h1.run("ip", "route", "replace", f"{far}/32", "via", "10.0.0.79", "dev", bed.h1.netdev)
             a.write(0, 100, b.at(0))
             a.nothing(0.3)

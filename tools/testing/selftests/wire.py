@@ -149,8 +149,3 @@ def frames(path):
         assert got == full, "frame cut short by the capture"
         yield sec + usec / 1e6, frame
         at += 16 + got
-
-
-def roce_packets(path):
-    """Every packet to UDP port 4791 in a capture; the filter of the capture has left out the rest."""
-    return [Packet(frame, t) for t, frame in frames(path)]
