@@ -111,11 +111,12 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ///
     /// # Context
     ///
-    /// Process, may sleep; also from within [`Device::register`], and under RTNL.
+    /// Process, may sleep; also from within [`Device::register`]. RTNL is not held.
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the network interface has gone.
+    /// Any, but the core complains to the log then. While the device goes, this is still called: a port
+    /// that is down is a better answer than an error.
     fn query_port(device: &Device<Self>, attr: &mut PortAttr) -> Result;
 
     /// Changes the port.

@@ -47,7 +47,11 @@ impl<D: Driver> Ops<D> {
         uverbs_abi_ver: D::ABI_VERSION,
         device_group: parent::GROUP.get(),
 
-        alloc_hw_port_stats: Some(stats::VTable::<D>::alloc_hw_port_stats),
+        alloc_hw_port_stats: if D::COUNTERS.is_empty() {
+            None
+        } else {
+            Some(stats::VTable::<D>::alloc_hw_port_stats)
+        },
         alloc_pd: Some(pd::VTable::<D>::alloc),
         alloc_ucontext: Some(ucontext::VTable::<D>::alloc),
         create_ah: Some(ah::VTable::<D>::create),
@@ -63,7 +67,11 @@ impl<D: Driver> Ops<D> {
         destroy_qp: Some(qp::VTable::<D>::destroy),
         disassociate_ucontext: Some(ucontext::VTable::<D>::disassociate),
         get_dma_mr: Some(mr::VTable::<D>::get_dma),
-        get_hw_stats: Some(stats::VTable::<D>::get_hw_stats),
+        get_hw_stats: if D::COUNTERS.is_empty() {
+            None
+        } else {
+            Some(stats::VTable::<D>::get_hw_stats)
+        },
         get_link_layer: Some(port::VTable::<D>::get_link_layer),
         get_port_immutable: Some(port::VTable::<D>::get_port_immutable),
         mmap: Some(mmap::mmap_callback),
