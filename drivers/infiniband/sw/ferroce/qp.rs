@@ -48,6 +48,7 @@ use rdma::{
     },
     verbs::{
         AddressVector,
+        QpCaps,
         QpNotifier, //
     }, //
 };
@@ -119,9 +120,17 @@ pub(crate) struct QpParts {
     pub(crate) recv_cq: Arc<CompletionQueue>,
     pub(crate) sends: SendSource,
     pub(crate) receives: ReceiveQueue,
-    pub(crate) max_send_wr: u32,
-    pub(crate) max_send_sge: u32,
+    pub(crate) caps: QpCaps,
     pub(crate) signal_all: bool,
+}
+
+/// Answer to [`QueuePair::query`].
+pub(crate) struct QueriedAttr {
+    pub(crate) core: QpAttr,
+    pub(crate) av: Option<AddressVector>,
+    pub(crate) access_flags: u32,
+    pub(crate) draining: bool,
+    pub(crate) caps: QpCaps,
 }
 
 /// All of a QP but its protocol state: queues, address and who is transmitting.
@@ -131,6 +140,8 @@ struct Io {
     receives: ReceiveQueue,
     av: Option<AddressVector>,
     flow: Option<Flow>,
+    /// Access flags as they were set, those that mean nothing on the wire included.
+    access_flags: u32,
     /// A context has the turn to transmit.
     transmitting: bool,
     /// Destroyed; only references are left.
@@ -154,6 +165,7 @@ pub(crate) struct QueuePair {
     notifier: Arc<QpNotifier>,
     send_cq: Arc<CompletionQueue>,
     recv_cq: Arc<CompletionQueue>,
+    caps: QpCaps,
     signal_all: bool,
     /// Sends of a kernel user, posted in any context.
     kernel_sends: Option<Arc<Posted<KernelSend>>>,
@@ -175,6 +187,7 @@ impl QueuePair {
     /// Process context, may sleep.
     pub(crate) fn new(parts: QpParts) -> Result<Arc<Self>> {
         let in_flight = parts
+            .caps
             .max_send_wr
             .clamp(1, MAX_IN_FLIGHT)
             .next_power_of_two();
@@ -189,10 +202,11 @@ impl QueuePair {
             core: Qp::new(parts.kind, parts.qpn, wqes, KVVec::new()),
             io: Io {
                 sends: parts.sends,
-                slots: Slots::new(in_flight, parts.max_send_sge)?,
+                slots: Slots::new(in_flight, parts.caps.max_send_sge)?,
                 receives: parts.receives,
                 av: None,
                 flow: None,
+                access_flags: 0,
                 transmitting: false,
                 dead: false,
                 late_interval: LATE_RECEIVE_NS,
@@ -208,6 +222,7 @@ impl QueuePair {
                 notifier: parts.notifier,
                 send_cq: parts.send_cq,
                 recv_cq: parts.recv_cq,
+                caps: parts.caps,
                 signal_all: parts.signal_all,
                 kernel_sends,
                 kernel_receives,
@@ -280,7 +295,8 @@ impl QueuePair {
         });
     }
 
-    /// Changes attributes; `av` is the new primary address vector if the mask has it.
+    /// Changes attributes; `av` is the new primary address vector if the mask has it,
+    /// `access_flags` what the caller gave for [`QpAttr::access`].
     ///
     /// # Context
     ///
@@ -290,6 +306,7 @@ impl QueuePair {
         attr: &QpAttr,
         mask: AttrMask,
         av: Option<AddressVector>,
+        access_flags: u32,
     ) -> Result {
         // Storage for READs that the peer may have outstanding is made before the lock is taken.
         let mut reads = if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
@@ -301,7 +318,7 @@ impl QueuePair {
         let peer = if mask.contains(AttrMask::DEST_QPN) {
             attr.dest_qpn
         } else {
-            self.query().0.dest_qpn
+            self.query().core.dest_qpn
         };
         let flow = match &av {
             Some(av) => Some(self.port.flow(av, self.qpn, Qpn::new(peer))?),
@@ -322,6 +339,9 @@ impl QueuePair {
                 world.io.av = Some(av);
                 world.io.flow = flow;
             }
+            if mask.contains(AttrMask::ACCESS_FLAGS) {
+                world.io.access_flags = access_flags;
+            }
             if mask.contains(AttrMask::STATE) {
                 world.io.late_interval = LATE_RECEIVE_NS;
                 if attr.state == QpState::Reset {
@@ -334,15 +354,16 @@ impl QueuePair {
         .map_err(errno)
     }
 
-    /// The attributes as they were set, and the address vector.
-    pub(crate) fn query(&self) -> (QpAttr, Option<AddressVector>) {
+    /// The attributes as they were set.
+    pub(crate) fn query(&self) -> QueriedAttr {
         let state = self.state.lock();
-        (state.core.attr(), state.io.av)
-    }
-
-    /// Whether the send queue is being drained.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.state.lock().core.is_draining()
+        QueriedAttr {
+            core: state.core.attr(),
+            av: state.io.av,
+            access_flags: state.io.access_flags,
+            draining: state.core.is_draining(),
+            caps: self.caps,
+        }
     }
 
     /// Sends of a kernel user.
@@ -477,6 +498,7 @@ fn now() -> Instant {
 impl Io {
     /// Throws away everything that is posted: the QP was reset.
     fn reset(&mut self) {
+        self.access_flags = 0;
         self.sends.discard(0);
         self.receives.discard();
         self.slots.clear();

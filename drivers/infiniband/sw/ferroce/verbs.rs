@@ -160,7 +160,7 @@ impl Driver for Ferroce {
     }
 
     fn modify_qp(qp: &Qp<Self>, attr: &QpAttr, mask: u32, _udata: Option<&Udata>) -> Result {
-        qp::modify(qp.drv(), attr, mask)
+        qp::modify(qp.device().drv(), qp.drv(), attr, mask)
     }
 
     fn query_qp(qp: &Qp<Self>, attr: &mut QpAttr, _mask: u32) -> Result {

@@ -112,8 +112,7 @@ pub(super) fn create(
         recv_cq: attr.recv_cq.drv().clone(),
         sends: queues.sends,
         receives: queues.receives,
-        max_send_wr: caps.max_send_wr,
-        max_send_sge: caps.max_send_sge,
+        caps,
         signal_all: attr.sq_sig_all,
     })
     .inspect_err(|_| free_number(port, qpn))?;
@@ -216,7 +215,7 @@ fn kernel_queues(caps: &QpCaps) -> Result<Queues> {
 ///
 /// `EOPNOTSUPP` for attributes beyond the standard ones, `EINVAL` for what the state or the range
 /// of an attribute forbids.
-pub(super) fn modify(qp: &QueuePair, attr: &QpAttr, mask: u32) -> Result {
+pub(super) fn modify(port: &Port, qp: &QueuePair, attr: &QpAttr, mask: u32) -> Result {
     if mask & !mask::STANDARD != 0 {
         return Err(EOPNOTSUPP);
     }
@@ -225,7 +224,10 @@ pub(super) fn modify(qp: &QueuePair, attr: &QpAttr, mask: u32) -> Result {
         return Err(EOPNOTSUPP);
     }
     let path_mtu = if mask & mask::PATH_MTU != 0 {
-        Mtu::from_code(attr.path_mtu).ok_or(EINVAL)?
+        // Larger packets would never get out.
+        Mtu::from_code(attr.path_mtu)
+            .filter(|mtu| mtu.bytes() <= port.mtu().bytes())
+            .ok_or(EINVAL)?
     } else {
         Mtu::M256
     };
@@ -253,22 +255,13 @@ pub(super) fn modify(qp: &QueuePair, attr: &QpAttr, mask: u32) -> Result {
         en_sqd_async_notify: attr.en_sqd_async_notify,
     };
     let av = (mask & mask::AV != 0).then_some(attr.av);
-    qp.modify(&core, AttrMask::from_bits(mask), av)
+    qp.modify(&core, AttrMask::from_bits(mask), av, attr.access_flags)
 }
 
 /// Tells the attributes as they were set.
 pub(super) fn query(qp: &QueuePair) -> QpAttr {
-    let (core, av) = qp.query();
-    let mut access_flags = 0;
-    for (allowed, flag) in [
-        (core.access.remote_read, access::REMOTE_READ),
-        (core.access.remote_write, access::REMOTE_WRITE),
-        (core.access.remote_atomic, access::REMOTE_ATOMIC),
-    ] {
-        if allowed {
-            access_flags |= flag;
-        }
-    }
+    let queried = qp.query();
+    let core = queried.core;
     QpAttr {
         state: verbs_state(core.state),
         cur_state: verbs_state(core.state),
@@ -277,11 +270,12 @@ pub(super) fn query(qp: &QueuePair) -> QpAttr {
         rq_psn: core.rq_psn,
         sq_psn: core.sq_psn,
         dest_qpn: core.dest_qpn,
-        access_flags,
-        av: av.unwrap_or_default(),
+        access_flags: queried.access_flags,
+        caps: queried.caps,
+        av: queried.av.unwrap_or_default(),
         pkey_index: core.pkey_index,
         en_sqd_async_notify: core.en_sqd_async_notify,
-        sq_draining: qp.is_draining(),
+        sq_draining: queried.draining,
         max_rd_atomic: core.max_rd_atomic,
         max_dest_rd_atomic: core.max_dest_rd_atomic,
         min_rnr_timer: core.min_rnr_timer,
