@@ -9,7 +9,7 @@ ALL_SIZES = [2 ** i for i in range(1, 24)]
 
 def rows(out):
     """(size, iterations) of each line of the table. The figures beside them are no test: an emulator's clock is not."""
-    return [(int(size), int(n)) for size, n in re.findall(r"^ *(\d+) +(\d+) +[0-9.]+ ", out, re.M)]
+    return [(int(size), int(n)) for size, n in re.findall(r"^ *(\d+) +(\d+) +(?:[0-9.]+|-?inf|-?nan) ", out, re.M)]
 
 
 def perftest(bed, tool, *options, ip=4, swap=False, timeout=240, client=(), server=()):
