@@ -89,8 +89,6 @@ impl UdpReceive for Listener {
 fn dispatch(port: &Port, rcu: &rcu::Guard, packet: &RxPacket) {
     let counters = &port.counters;
     let bytes = packet.payload();
-    counters.add(PortCounter::ReceivedPackets, 1);
-    counters.add(PortCounter::ReceivedBytes, bytes.len() as u64);
     if packet.has_options() {
         counters.add(PortCounter::DropIpOptions, 1);
         return;
@@ -110,6 +108,8 @@ fn dispatch(port: &Port, rcu: &rcu::Guard, packet: &RxPacket) {
         counters.add(PortCounter::DropBadIcrc, 1);
         return;
     }
+    counters.add(PortCounter::ReceivedPackets, 1);
+    counters.add(PortCounter::ReceivedBytes, bytes.len() as u64);
     let start = parsed.payload_offset as usize;
     let end = start.saturating_add(parsed.payload_len as usize);
     let inbound = InboundPacket {
