@@ -42,6 +42,8 @@ class Result:
     def __str__(self):
         return f"$ {shlex.join(self.argv)}\n{self.out.rstrip()}\n[exit code {self.rc}]"
 
+    __repr__ = __str__
+
 
 class Job:
     """A program in the background; its output goes to a file, so that no pipe can fill up."""
@@ -246,6 +248,10 @@ class Host:
 
     def delete_link(self, dev=None, check=True):
         return run(["rdma", "link", "delete", dev or self.dev], check=check)
+
+    def link(self, dev=None):
+        """What `rdma link show` says in this namespace, where it knows the name of the netdev."""
+        return json.loads(self.run("rdma", "-j", "link", "show", f"{dev or self.dev}/1").out)[0]
 
     def udp_sockets(self, port=ROCE_PORT):
         """Sockets bound to a UDP port in this namespace, IPv4 and IPv6 together."""

@@ -126,6 +126,9 @@ class Packet:
     def icrc_ok(self):
         return self.icrc == icrc(self.ip, self.udp, self.body[:-4])
 
+    def __repr__(self):
+        return str(self)
+
     def __str__(self):
         return (f"{self.time:.6f} {self.src}:{self.sport} > {self.dst} {self.name} qpn {self.qpn} psn {self.psn}"
                 f"{' ack' if self.ackreq else ''}{' se' if self.solicited else ''} {len(self.payload)}+{self.pad} bytes"
