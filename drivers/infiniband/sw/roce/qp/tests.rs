@@ -86,7 +86,7 @@ fn modify_wants_exactly_the_right_attributes() {
                 continue;
             }
             let mask = required(QpKind::Rc, QpState::Reset, to);
-            let flipped = AttrMask(mask.0 ^ 1 << bit);
+            let flipped = AttrMask(mask.0 ^ (1 << bit));
             let result = node.qp.modify(node.now, &attr, flipped, &mut node.world);
             let bit = AttrMask(1 << bit);
             if bit == AttrMask::CUR_STATE {
