@@ -100,6 +100,10 @@ def second(bed):
 @pytest.mark.parametrize("ip", [4, 6], ids=["ipv4", "ipv6"])
 @pytest.mark.parametrize("op", ["send", "write", "read"])
 def test_two_devices_of_one_host(bed, second, op, ip):
+    if ip == 4:
+        # The RDMA core looks for the hardware address on the wire of the device, where nobody answers for this host.
+        for host, other in ((bed.h1, second[0]), (second[0], bed.h1)):
+            host.run("ip", "neigh", "replace", other.ip4, "lladdr", other.mac(), "dev", host.netdev)
     with pair(bed.h1.dev, second[0].dev, ip, length=MIB) as (a, b):
         transfer(a, b, op, MIB, SIZES)
 
@@ -224,23 +228,6 @@ def test_peer_gets_another_mac(bed):
         finally:
             bed.h2.run("ip", "link", "set", bed.h2.netdev, "address", old)
             bed.h1.run("ip", "neigh", "flush", "dev", bed.h1.netdev)
-        works(a, b)
-
-
-@pytest.mark.differs_on_rxe("a packet without a route ends the queue pair")
-def test_route_goes_and_comes_back(bed):
-    """Without a route nothing is sent, and the queue pair waits for it as for any other loss."""
-    with pair(bed.h1.dev, bed.h2.dev, length=MIB, connect={"timeout": 18, "retry": 7}) as (a, b):
-        works(a, b)
-        bed.h1.run("ip", "route", "add", "unreachable", f"{bed.h2.ip4}/32")
-        bed.h1.run("ip", "route", "delete", "10.0.0.0/24", "dev", bed.h1.netdev)
-        try:
-            a.write(0, 50000, b.at(0), wr_id=5)
-            a.nothing(0.5)
-        finally:
-            bed.h1.run("ip", "route", "delete", "unreachable", f"{bed.h2.ip4}/32")
-            bed.h1.run("ip", "route", "add", "10.0.0.0/24", "dev", bed.h1.netdev, "src", bed.h1.ip4)
-        assert a.done(60) == OK
         works(a, b)
 
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The device: what it says of itself and of its port.
 
-use crate::port::Port;
 use kernel::prelude::*;
 use rdma::verbs::{
     device_cap,
@@ -67,8 +66,11 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
 /// # Errors
 ///
 /// `ENODEV` once the network interface is gone.
-pub(crate) fn port_attr(port: &Port) -> Result<PortAttr> {
+pub(crate) fn port_attr(device: &Device<Ferroce>) -> Result<PortAttr> {
+    let port = device.drv();
     let netdev = port.netdev().ok_or(ENODEV)?;
+    // Interfaces that do not know their speed: one lane, the slowest there is.
+    let (active_width, active_speed) = device.eth_speed().unwrap_or((1, 1));
     let (state, phys_state) = if netdev.is_up() && netdev.carrier() {
         (PortState::Active, PhysState::LinkUp)
     } else if netdev.is_up() {
@@ -84,6 +86,9 @@ pub(crate) fn port_attr(port: &Port) -> Result<PortAttr> {
         gid_tbl_len: limits::GID_TABLE,
         pkey_tbl_len: 1,
         max_msg_sz: crate::qp::MAX_MESSAGE,
+        max_vl_num: 1,
+        active_width,
+        active_speed,
         ..PortAttr::default()
     })
 }

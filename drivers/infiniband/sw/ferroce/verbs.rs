@@ -80,7 +80,7 @@ impl Driver for Ferroce {
     }
 
     fn query_port(device: &Device<Self>, attr: &mut PortAttr) -> Result {
-        *attr = device::port_attr(device.drv())?;
+        *attr = device::port_attr(device)?;
         Ok(())
     }
 
