@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Runs one file of rdma-core's own tests and writes each outcome as a line of JSON, as soon as it is known.
+"""Runs files of rdma-core's own tests and writes each outcome as a line of JSON, as soon as it is known.
 
-    rdmacore_run.py TESTS_FOLDER MODULE DEV GID OUTPUT
+    rdmacore_run.py TESTS_FOLDER FILE[,FILE...] DEV GID OUTPUT
 """
 
 import json
@@ -9,7 +9,7 @@ import os
 import sys
 import unittest
 
-folder, module, dev, gid, output = sys.argv[1:]
+folder, modules, dev, gid, output = sys.argv[1:]
 sys.path[:0] = [folder, os.path.dirname(folder)]
 sys.argv[1:] = ["--dev", dev, "--port", "1", "--gid", gid]
 
@@ -47,7 +47,7 @@ class Outcomes(unittest.TextTestResult):
             self.tell(test, "fail", f"{subtest}: {err[1]}")
 
 
-suite = unittest.defaultTestLoader.loadTestsFromName(f"tests.{module}")
+suite = unittest.defaultTestLoader.loadTestsFromNames([f"tests.{m}" for m in modules.split(",")])
 unittest.TextTestRunner(resultclass=Outcomes, verbosity=2).run(suite)
 sys.stdout.flush()
 # pyverbs' finalisers have nothing to say about the driver.
