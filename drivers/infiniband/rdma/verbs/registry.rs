@@ -257,7 +257,12 @@ pub(super) fn reap(_registering: &Registering) {
 /// Takes a link type off the list: it gets no new devices, but from a registration that has begun.
 pub(crate) fn retire_link(ops: NonNull<bindings::rdma_link_ops>) {
     // Opened, so the lock is initialised.
-    REGISTRY.lock().links.retain(|link| link.ops != ops);
+    let mut registry = REGISTRY.lock();
+    // Not `retain`: its bounds checks are not always optimised away, and nothing here may panic.
+    if let Some(at) = registry.links.iter().position(|link| link.ops == ops) {
+        // It is there, so this is no error.
+        let _ = registry.links.remove(at);
+    }
 }
 
 /// Unregisters all devices of a retired link type and waits until nothing of them is left.
@@ -276,7 +281,12 @@ pub(crate) fn close_link(ops: NonNull<bindings::rdma_link_ops>) {
         unsafe { unregister(head) };
         // SAFETY: As above.
         unsafe { head.as_ref() }.wait_released();
-        REGISTRY.lock().entries.retain(|entry| entry.head != head);
+        // As in `retire_link`: no `retain`.
+        let mut registry = REGISTRY.lock();
+        if let Some(at) = registry.entries.iter().position(|entry| entry.head == head) {
+            let _ = registry.entries.remove(at);
+        }
+        drop(registry);
         // SAFETY: The entry is off the list.
         unsafe { put(head) };
     }
