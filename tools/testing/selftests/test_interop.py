@@ -42,7 +42,8 @@ def test_pingpong(bed, size, events, ip):
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_perftest(bed, tool):
-    perftest(bed, tool, "-a", "-n", 5, ip=4 if tool.endswith("_bw") else 6)
+    for size in (33, 100001, 1 << 20):
+        perftest(bed, tool, "-s", size, "-n", 5, ip=4 if tool.endswith("_bw") else 6)
 
 
 @pytest.mark.parametrize("tool", [t for t in TOOLS if t.endswith("_bw")])

@@ -205,6 +205,16 @@ pub(super) fn get_by_netdev(
 }
 
 impl Registry {
+    /// Frees the memory of empty lists: nothing is dropped of a static when the module goes.
+    fn give_up_memory(&mut self) {
+        if self.links.is_empty() {
+            self.links = KVec::new();
+        }
+        if self.entries.is_empty() {
+            self.entries = KVec::new();
+        }
+    }
+
     fn find(&self, kind: TypeId, netdev: *const bindings::net_device) -> Option<&Entry> {
         let same = |e: &&Entry| !e.dead && e.kind == kind && core::ptr::eq(e.netdev, netdev);
         self.entries.iter().find(same)
@@ -263,6 +273,7 @@ pub(crate) fn retire_link(ops: NonNull<bindings::rdma_link_ops>) {
         // It is there, so this is no error.
         let _ = registry.links.remove(at);
     }
+    registry.give_up_memory();
 }
 
 /// Unregisters all devices of a retired link type and waits until nothing of them is left.
@@ -286,6 +297,7 @@ pub(crate) fn close_link(ops: NonNull<bindings::rdma_link_ops>) {
         if let Some(at) = registry.entries.iter().position(|entry| entry.head == head) {
             let _ = registry.entries.remove(at);
         }
+        registry.give_up_memory();
         drop(registry);
         // SAFETY: The entry is off the list.
         unsafe { put(head) };
