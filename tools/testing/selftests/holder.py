@@ -39,14 +39,21 @@ def attempt(name, action):
         return False
 
 
-def wait_for_removal(end, fd, seconds=120):
-    """Until the kernel tells of the removal; with traffic, keep it going meanwhile."""
+def wait_for_removal(ctx, end, fd, seconds=120):
+    """Until the kernel tells of the removal; with traffic, keep it going meanwhile.
+
+    Other events come first when the network interface goes: of the GIDs that go with its addresses, of the port.
+    """
     stop = time.monotonic() + seconds
     while time.monotonic() < stop:
         ready, _, _ = select.select([fd], [], [], 0 if end else 0.2)
         if ready:
-            return True
-        if end:
+            event = ctx.get_async_event()
+            say("event", event.event_type)
+            event.ack()
+            if event.event_type == e.IBV_EVENT_DEVICE_FATAL:
+                return True
+        elif end:
             try:
                 end.recv(0, 4096)
                 end.write(0, 30000, end.at(30000), flags=0)
@@ -79,11 +86,7 @@ def main():
                 end.recv(64 * i, 64)
             end.cq.req_notify()
     say("ready")
-    assert wait_for_removal(end if what == "traffic" else None, fd), "nobody tells of the removal"
-    event = ctx.get_async_event()
-    say("event", event.event_type)
-    if event.event_type == e.IBV_EVENT_DEVICE_FATAL:
-        event.ack()
+    assert wait_for_removal(ctx, end if what == "traffic" else None, fd), "nobody tells of the removal"
     assert not attempt("query", lambda: ctx.query_port(1)), "the device is gone but answers"
     assert not attempt("alloc_pd", lambda: PD(ctx)), "the device is gone but makes objects"
     if end:
