@@ -12,14 +12,13 @@ def rows(out):
     return [(int(size), int(n)) for size, n in re.findall(r"^ *(\d+) +(\d+) +(?:[0-9.]+|-?inf|-?nan) ", out, re.M)]
 
 
-def perftest(bed, tool, *options, ip=4, swap=False, timeout=240, client=(), server=()):
+def perftest(bed, tool, *options, ip=4, timeout=240):
     """One run, well ended at both sides, with one line of the client's table for each size."""
     port = bed.port()
 
-    def cmd(host, own):
-        return [tool, "-d", host.dev, "-x", host.gid_index(host.ip(ip)), "-p", port, "-F", *options, *own]
-    hs, hc = (bed.h2, bed.h1) if swap else (bed.h1, bed.h2)
-    rs, rc = bed.pair(cmd(hs, server), cmd(hc, client) + [hs.ip4], port, timeout, swap=swap)
+    def cmd(host):
+        return [tool, "-d", host.dev, "-x", host.gid_index(host.ip(ip)), "-p", port, "-F", *options]
+    rs, rc = bed.pair(cmd(bed.h1), cmd(bed.h2) + [bed.h1.ip4], port, timeout)
     for r in (rs, rc):
         # "on port ..." says why a run failed; the tools print it and do not always exit with an error.
         assert not re.search(r"completion with error|Failed|Couldn't|Unable", r.out), f"--- server\n{rs}\n--- client\n{rc}"
