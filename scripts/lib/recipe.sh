@@ -24,7 +24,9 @@ packages=(
 	qemu-system-x86 busybox-static iproute2 iputils-ping ethtool procps strace file
 	# RDMA user space and the tests that use it
 	rdma-core ibverbs-utils ibverbs-providers rdmacm-utils perftest qperf python3-pyverbs libibverbs-dev librdmacm-dev
-	python3-pytest python3-scapy iperf3 tshark tcpdump bpftrace
+	python3-pytest python3-scapy iperf3 tshark tcpdump bpftrace gnuplot-nox
+	# what stands on RDMA: message layers, MPI, storage
+	ucx-utils libfabric-bin openmpi-bin python3-mpi4py nvme-cli fio nfs-kernel-server nfs-common
 )
 
 # A change of a comment alone makes no new root.
