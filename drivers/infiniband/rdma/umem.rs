@@ -120,6 +120,12 @@ impl Umem {
         self.len
     }
 
+    /// Whether the memory was pinned for writing as well.
+    pub fn is_writable(&self) -> bool {
+        // SAFETY: By the type invariant `raw` is live.
+        unsafe { (*self.raw.as_ptr()).writable() != 0 }
+    }
+
     /// Calls `copy` with the kernel address and length of each piece of `[offset, offset + len)` that
     /// lies in one page.
     #[inline]
@@ -185,8 +191,7 @@ impl Umem {
     /// pinned for writing.
     #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result {
-        // SAFETY: By the type invariant `raw` is live.
-        if unsafe { (*self.raw.as_ptr()).writable() } == 0 {
+        if !self.is_writable() {
             return Err(EPERM);
         }
         let mut src = bytes.as_ptr();

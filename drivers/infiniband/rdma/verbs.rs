@@ -54,7 +54,9 @@ pub use self::{
     driver::Driver,
     mr::{
         Mr,
+        MrChange,
         MrInit,
+        MrTranslation,
         NewMr, //
     },
     notifier::{

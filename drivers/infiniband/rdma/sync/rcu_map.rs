@@ -18,6 +18,8 @@
 //!   follow next    bucket = node (release)  unlock
 //!   rcu unlock     unlock                   wait for all readers, free the node
 //! ```
+//!
+//! [`RcuMap::replace`] is a `remove` that links a new node in the old one's place.
 
 use crate::bindings;
 use kernel::{
@@ -180,14 +182,59 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
         link.store(next, Release);
         let _ = self.len.fetch_sub(1, Relaxed);
         drop(guard);
+        // SAFETY: The node came from `KBox::into_raw`. It was unlinked above, by this thread alone as
+        // `writer` was held.
+        Some(unsafe { Self::reclaim(node) })
+    }
 
+    /// Puts `value` in the place of the entry of `key`, and returns the old value when no reader can
+    /// see it any more. A reader finds the one or the other at any time.
+    ///
+    /// # Context
+    ///
+    /// As [`Self::remove`].
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if there is no such entry, `ENOMEM`. Nothing has changed then.
+    pub fn replace(&self, key: u32, value: Arc<T>) -> Result<Arc<T>> {
+        let new = KBox::new(
+            Node {
+                next: Atomic::new(core::ptr::null_mut()),
+                key,
+                value,
+            },
+            GFP_KERNEL,
+        )?;
+        let bucket = self.bucket(key).ok_or(EINVAL)?;
+        let guard = self.writer.lock();
+        let Some(link) = self.find(bucket, key) else {
+            drop(guard);
+            return Err(ENOENT);
+        };
+        let old = link.load(Relaxed);
+        // SAFETY: By the invariant of `Node` it is valid: it is reachable and `writer` is held.
+        let next = unsafe { &(*old).next }.load(Relaxed);
+        new.next.store(next, Relaxed);
+        // INVARIANT: The node is complete before it can be reached (release), and `writer` is held.
+        link.store(KBox::into_raw(new), Release);
+        drop(guard);
+        // SAFETY: As in `remove`.
+        Ok(unsafe { Self::reclaim(old) })
+    }
+
+    /// Waits for readers of a node, and frees it.
+    ///
+    /// # Safety
+    ///
+    /// `node` must be from `KBox::into_raw`, and unlinked by the calling thread alone.
+    unsafe fn reclaim(node: *mut Node<T>) -> Arc<T> {
         // SAFETY: `synchronize_rcu_expedited` (kernel/rcu/tree_exp.h) only needs a context that may
         // sleep; a violation is a warning or a deadlock.
         unsafe { bindings::synchronize_rcu_expedited() };
-        // SAFETY: The node came from `KBox::into_raw` in `insert`. It was unlinked above, by this
-        // thread alone as `writer` was held, and a grace period has passed: nobody else has it.
+        // SAFETY: By the safety requirement, and since a grace period has passed, nobody else has it.
         let node = unsafe { KBox::from_raw(node) };
-        Some(KBox::into_inner(node).value)
+        KBox::into_inner(node).value
     }
 
     /// The number of entries.

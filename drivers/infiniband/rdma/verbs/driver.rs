@@ -31,6 +31,7 @@ use super::{
     device::Device,
     mr::{
         Mr,
+        MrChange,
         MrInit,
         NewMr, //
     },
@@ -352,6 +353,18 @@ pub trait Driver: Sized + Send + Sync + 'static {
         context: Option<&Ucontext<Self>>,
         attr: &MrInit,
     ) -> Result<NewMr<impl PinInit<Self::Mr, Error>>>;
+
+    /// Changes a region of a program, in place: the keys stay the same. All or nothing.
+    ///
+    /// # Context
+    ///
+    /// Process, of a program that has the region; may sleep. No other verb runs on the region.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reg_user_mr`], and `EBUSY` if memory windows are bound to it. The region is as it was
+    /// then.
+    fn rereg_user_mr(mr: &Mr<Self>, change: &MrChange<'_, Self>) -> Result;
 
     /// Makes a region of all of the kernel's memory, for a kernel user.
     ///

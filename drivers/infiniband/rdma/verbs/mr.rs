@@ -34,6 +34,27 @@ pub struct MrInit {
     pub access: u32,
 }
 
+/// What a user program wants to change of a region.
+pub struct MrChange<'a, D: Driver> {
+    /// Other memory, if that is to change; its accesses are the region's if they do not change too.
+    pub translation: Option<MrTranslation>,
+    /// Another protection domain.
+    pub pd: Option<&'a Pd<D>>,
+    /// Other accesses, of [`super::access`].
+    pub access: Option<u32>,
+}
+
+/// The memory of a region.
+#[derive(Clone, Copy, Debug)]
+pub struct MrTranslation {
+    /// Address in the program.
+    pub start: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// Address by which the region will be named.
+    pub virt_addr: u64,
+}
+
 /// A region that a driver made.
 pub struct NewMr<I> {
     /// Key by which local work requests name it.
@@ -147,6 +168,53 @@ impl<D: Driver> VTable<D> {
             Mr::<D>::create(new)
         };
         create().unwrap_or_else(|e| e.to_ptr())
+    }
+
+    /// `ib_device_ops.rereg_user_mr`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `uverbs_cmd.c:ib_uverbs_rereg_mr`: `mr` is live and from `Mr::create`, and nobody
+    /// else calls verbs on it; `pd` is live.
+    pub(super) unsafe extern "C" fn rereg_user(
+        mr: *mut bindings::ib_mr,
+        flags: c_int,
+        start: u64,
+        length: u64,
+        virt_addr: u64,
+        access: c_int,
+        pd: *mut bindings::ib_pd,
+        _udata: *mut bindings::ib_udata,
+    ) -> *mut bindings::ib_mr {
+        const TRANS: u32 = bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS;
+        const PD: u32 = bindings::ib_mr_rereg_flags_IB_MR_REREG_PD;
+        const ACCESS: u32 = bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS;
+        // CAST: C keeps flags in an `int`.
+        let flags = flags as u32;
+        let change = || {
+            if flags & !(TRANS | PD | ACCESS) != 0 {
+                return Err(EOPNOTSUPP);
+            }
+            // SAFETY: `mr` is live by the safety requirement.
+            let mr = unsafe { &*mr.cast::<Mr<D>>() };
+            let change = MrChange {
+                translation: (flags & TRANS != 0).then_some(MrTranslation {
+                    start,
+                    length,
+                    virt_addr,
+                }),
+                // SAFETY: `pd` is live by the safety requirement.
+                pd: (flags & PD != 0).then(|| unsafe { Pd::<D>::from_raw(pd) }),
+                // CAST: C keeps flags in an `int`.
+                access: (flags & ACCESS != 0).then_some(access as u32),
+            };
+            D::rereg_user_mr(mr, &change)
+        };
+        match change() {
+            // The region is the same object, with the same keys.
+            Ok(()) => core::ptr::null_mut(),
+            Err(e) => e.to_ptr(),
+        }
     }
 
     /// `ib_device_ops.get_dma_mr`.

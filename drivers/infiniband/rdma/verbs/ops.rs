@@ -89,6 +89,7 @@ impl<D: Driver> Ops<D> {
         query_port: Some(port::VTable::<D>::query_port),
         query_qp: Some(qp::VTable::<D>::query),
         reg_user_mr: Some(mr::VTable::<D>::reg_user),
+        rereg_user_mr: Some(mr::VTable::<D>::rereg_user),
         req_notify_cq: Some(cq::VTable::<D>::req_notify),
 
         size_ib_ah: kmalloc_size::<Ah<D>>(),

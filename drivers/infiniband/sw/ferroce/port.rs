@@ -14,7 +14,7 @@ use crate::{
         Listeners, //
     },
     qp::QueuePair,
-    region::Region, //
+    region::Memory, //
 };
 use kernel::{
     new_mutex,
@@ -57,9 +57,9 @@ pub(crate) struct Port {
     /// Queue pairs by number.
     #[pin]
     pub(crate) qps: RcuMap<QueuePair>,
-    /// Memory regions by the index in their keys.
+    /// Registered memory by the index in its keys.
     #[pin]
-    pub(crate) regions: RcuMap<Region>,
+    pub(crate) regions: RcuMap<Memory>,
     /// Address handles of user space by number.
     #[pin]
     pub(crate) addresses: RcuMap<AddressHandle>,

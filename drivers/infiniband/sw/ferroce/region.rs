@@ -1,21 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Memory regions: what a key names, and copies into and out of it.
+//! Registered memory: what a key names, and copies into and out of it.
 //!
-//! A key is `index << 8 | low byte`. The table holds regions by index; the whole key must match,
-//! so that a key of an earlier owner of the index is not taken for this one's.
+//! A key is `index << 8 | low byte`. One table holds whatever has keys by their index; the whole key
+//! must match, so that a key of an earlier owner of the index is not taken for this one's.
+//!
+//! ```text
+//!   key --> Memory: Region (of a program or of a kernel user's DMA) --> Backing: the bytes
+//! ```
 //!
 //! Every access is checked on its own: key, protection domain, rights and bounds. Nothing is
 //! remembered from one packet to the next.
 
 use crate::uapi::access;
-use kernel::prelude::*;
-use rdma::umem::{
-    KernelMemory,
-    Umem, //
+use kernel::{
+    prelude::*,
+    sync::{
+        rcu,
+        Arc, //
+    }, //
+};
+use rdma::{
+    sync::RcuMap,
+    umem::{
+        KernelMemory,
+        Umem, //
+    }, //
 };
 use roce::env::MemoryError;
 
-/// What holds the bytes of a region.
+/// What holds the bytes.
 pub(crate) enum Backing {
     /// Pinned pages of a process.
     User(Umem),
@@ -23,7 +36,83 @@ pub(crate) enum Backing {
     Kernel(KernelMemory),
 }
 
-/// A registered memory region.
+impl Backing {
+    /// Copies out, from `offset` on; it is what [`access`] found.
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
+        match self {
+            Self::User(umem) => umem.read(offset, buf),
+            Self::Kernel(memory) => memory.read(offset, buf),
+        }
+        .map_err(|_| MemoryError::Fault)
+    }
+
+    /// Copies in, from `offset` on; it is what [`access`] found.
+    pub(crate) fn write(&self, offset: u64, buf: &[u8]) -> Result<(), MemoryError> {
+        match self {
+            Self::User(umem) => umem.write(offset, buf),
+            Self::Kernel(memory) => memory.write(offset, buf),
+        }
+        .map_err(|_| MemoryError::Fault)
+    }
+
+    /// Whether it was made for writing as well.
+    fn is_writable(&self) -> bool {
+        match self {
+            Self::User(umem) => umem.is_writable(),
+            Self::Kernel(_) => true,
+        }
+    }
+}
+
+/// What has keys.
+pub(crate) enum Memory {
+    /// A region of a program or a kernel user, valid until it is deregistered.
+    Region(Region),
+}
+
+/// What somebody wants to do with memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    /// The key that names it.
+    pub(crate) key: u32,
+    /// First virtual address.
+    pub(crate) va: u64,
+    /// Bytes.
+    pub(crate) length: u64,
+    /// All of these rights are needed, of [`access`].
+    pub(crate) rights: u32,
+}
+
+/// Checks `request` of a QP in domain `pd` and calls `f` with the bytes and the offset in them.
+///
+/// # Context
+///
+/// Any; `f` may be called with a lock held.
+///
+/// # Errors
+///
+/// [`MemoryError::Access`] if it is not allowed; those of `f`.
+pub(crate) fn access<T>(
+    table: &RcuMap<Memory>,
+    rcu: &rcu::Guard,
+    pd: usize,
+    request: &Request,
+    f: impl FnOnce(&Backing, u64) -> Result<T, MemoryError>,
+) -> Result<T, MemoryError> {
+    let memory = table
+        .get(rcu, index(request.key))
+        .ok_or(MemoryError::Access)?;
+    match &*memory {
+        Memory::Region(region) => f(&region.backing, region.check(pd, request)?),
+    }
+}
+
+/// The index in a key.
+pub(crate) fn index(key: u32) -> u32 {
+    key >> 8
+}
+
+/// A registered memory region. What it is never changes: a region that is registered anew is replaced.
 pub(crate) struct Region {
     key: u32,
     pd: usize,
@@ -32,7 +121,7 @@ pub(crate) struct Region {
     iova: u64,
     /// Bytes.
     length: u64,
-    backing: Backing,
+    backing: Arc<Backing>,
 }
 
 impl Region {
@@ -47,7 +136,7 @@ impl Region {
         access: u32,
         iova: u64,
         length: u64,
-        backing: Backing,
+        backing: Arc<Backing>,
     ) -> Result<Self> {
         iova.checked_add(length).ok_or(EINVAL)?;
         Ok(Self {
@@ -65,57 +154,64 @@ impl Region {
         self.key
     }
 
-    /// The index in a key.
-    pub(crate) fn index(key: u32) -> u32 {
-        key >> 8
+    /// The same region with other rights, or in another protection domain.
+    ///
+    /// # Errors
+    ///
+    /// `EACCES` if the memory was made for reading only and that does not do any more
+    /// (`umem.c:ib_umem_check_rereg`).
+    pub(crate) fn altered(&self, pd: usize, access: u32) -> Result<Self> {
+        if access & access::WRITABLE != 0 && !self.backing.is_writable() {
+            return Err(EACCES);
+        }
+        Self::new(
+            self.key,
+            pd,
+            access,
+            self.iova,
+            self.length,
+            self.backing.clone(),
+        )
     }
 
-    /// Checks that `length` bytes at `va` may be used through `key` from `pd` with all rights in
-    /// `rights`, and returns the offset of `va` in the backing.
-    pub(crate) fn check(
-        &self,
-        key: u32,
-        pd: usize,
-        va: u64,
-        length: u64,
-        rights: u32,
-    ) -> Result<u64, MemoryError> {
+    /// The protection domain and the rights.
+    pub(crate) fn scope(&self) -> (usize, u32) {
+        (self.pd, self.access)
+    }
+
+    /// Checks that `request` may be made from domain `pd`, and returns the offset in the backing.
+    fn check(&self, pd: usize, request: &Request) -> Result<u64, MemoryError> {
+        let Request {
+            key,
+            va,
+            length,
+            rights,
+        } = *request;
         if key != self.key || pd != self.pd || self.access & rights != rights {
             return Err(MemoryError::Access);
         }
-        match self.backing {
+        match *self.backing {
             Backing::Kernel(_) => va
                 .checked_add(length)
                 .map(|_| va)
                 .ok_or(MemoryError::Access),
-            Backing::User(_) => {
-                let offset = va.checked_sub(self.iova).ok_or(MemoryError::Access)?;
-                let end = offset.checked_add(length).ok_or(MemoryError::Access)?;
-                if end > self.length {
-                    return Err(MemoryError::Access);
-                }
-                Ok(offset)
-            }
+            Backing::User(_) => offset_in(self.iova, self.length, va, length),
         }
     }
+}
 
-    /// Copies out of the region; `offset` is what [`Self::check`] returned.
-    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
-        match &self.backing {
-            Backing::User(umem) => umem.read(offset, buf),
-            Backing::Kernel(memory) => memory.read(offset, buf),
-        }
-        .map_err(|_| MemoryError::Fault)
+/// The offset of `[va, va + length)` in `[start, start + size)`.
+///
+/// # Errors
+///
+/// [`MemoryError::Access`] if it is not inside.
+fn offset_in(start: u64, size: u64, va: u64, length: u64) -> Result<u64, MemoryError> {
+    let offset = va.checked_sub(start).ok_or(MemoryError::Access)?;
+    let end = offset.checked_add(length).ok_or(MemoryError::Access)?;
+    if end > size {
+        return Err(MemoryError::Access);
     }
-
-    /// Copies into the region; `offset` is what [`Self::check`] returned.
-    pub(crate) fn write(&self, offset: u64, buf: &[u8]) -> Result<(), MemoryError> {
-        match &self.backing {
-            Backing::User(umem) => umem.write(offset, buf),
-            Backing::Kernel(memory) => memory.write(offset, buf),
-        }
-        .map_err(|_| MemoryError::Fault)
-    }
+    Ok(offset)
 }
 
 /// Checks the rights that a region is to be registered with.

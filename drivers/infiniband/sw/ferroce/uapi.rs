@@ -184,6 +184,8 @@ pub(crate) mod access {
     pub(crate) const REMOTE_READ: u32 = 4;
     pub(crate) const REMOTE_ATOMIC: u32 = 8;
     pub(crate) const MW_BIND: u32 = 16;
+    /// Rights for which the memory must be made for writing (`ib_access_writable`).
+    pub(crate) const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
     /// Bits that a driver may ignore (`IB_ACCESS_OPTIONAL`), relaxed ordering among them.
     pub(crate) const OPTIONAL: u32 = 0x3ff0_0000;
 }

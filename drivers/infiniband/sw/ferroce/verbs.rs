@@ -16,8 +16,7 @@ use crate::{
         Ferroce, //
     },
     port::Port,
-    qp::QueuePair,
-    region::Region, //
+    qp::QueuePair, //
 };
 use kernel::{
     prelude::*,
@@ -36,6 +35,7 @@ use rdma::{
         DeviceAttr,
         Driver,
         Mr,
+        MrChange,
         MrInit,
         NewCq,
         NewMr,
@@ -72,7 +72,7 @@ impl Driver for Ferroce {
     type Ah = Arc<AddressHandle>;
     type Cq = Arc<CompletionQueue>;
     type Qp = Arc<QueuePair>;
-    type Mr = Arc<Region>;
+    type Mr = mr::Registration;
 
     fn query_device(device: &Device<Self>, attr: &mut DeviceAttr) -> Result {
         *attr = device::attr(device);
@@ -188,15 +188,20 @@ impl Driver for Ferroce {
         pd: &Pd<Self>,
         _context: Option<&Ucontext<Self>>,
         attr: &MrInit,
-    ) -> Result<NewMr<impl PinInit<Arc<Region>, Error>>> {
+    ) -> Result<NewMr<impl PinInit<mr::Registration, Error>>> {
         mr::register(pd, attr)
+    }
+
+    fn rereg_user_mr(mr: &Mr<Self>, change: &MrChange<'_, Self>) -> Result {
+        let pd = mr.pd();
+        mr::change(pd.device().drv(), mr.drv(), pd, change)
     }
 
     fn get_dma_mr(
         pd: &Pd<Self>,
         access: u32,
         memory: KernelMemory,
-    ) -> Result<NewMr<impl PinInit<Arc<Region>, Error>>> {
+    ) -> Result<NewMr<impl PinInit<mr::Registration, Error>>> {
         mr::all_memory(pd, access, memory)
     }
 

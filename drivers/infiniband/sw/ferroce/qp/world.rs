@@ -11,7 +11,11 @@ use super::{
 };
 use crate::{
     completion::CompletionQueue,
-    region::Region,
+    region::{
+        self,
+        Backing,
+        Request, //
+    },
     uapi::{
         access,
         Sge, //
@@ -210,23 +214,22 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Runs `f` on the region that `key` names, after checking key, domain, rights and bounds.
+    /// Runs `f` on the memory that `key` names, after checking key, domain, rights and bounds.
     fn with_region(
         &self,
         key: u32,
         va: u64,
         length: u64,
         rights: u32,
-        f: impl FnOnce(&Region, u64) -> Result<(), MemoryError>,
+        f: impl FnOnce(&Backing, u64) -> Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
-        let region = self
-            .qp
-            .port
-            .regions
-            .get(self.rcu, Region::index(key))
-            .ok_or(MemoryError::Access)?;
-        let offset = region.check(key, self.qp.pd, va, length, rights)?;
-        f(&region, offset)
+        let request = Request {
+            key,
+            va,
+            length,
+            rights,
+        };
+        region::access(&self.qp.port.regions, self.rcu, self.qp.pd, &request, f)
     }
 
     /// Writes `data` to the buffers in `list`, `offset` bytes into them.
