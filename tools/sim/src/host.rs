@@ -187,6 +187,7 @@ impl Host {
             SendOp::WriteImm { .. } => "WRITE_IMM",
             SendOp::Read { .. } => "READ",
             SendOp::Datagram { .. } => "datagram",
+            SendOp::Local(_) => "local",
             SendOp::Invalid(_) => "invalid",
         };
         let (wr_id, length) = (wqe.wr_id, wqe.length);

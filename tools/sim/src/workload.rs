@@ -34,6 +34,7 @@ use roce::{
         RKey, //
     },
     wqe::{
+        LocalOp,
         SendOp,
         SendWqe, //
     }, //
@@ -103,11 +104,16 @@ impl Message {
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::WriteImm { .. } => {
                 true
             }
-            SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Invalid(_) => false,
+            SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Local(_) | SendOp::Invalid(_) => {
+                false
+            }
             SendOp::Datagram { .. } => unreachable!(),
         }
     }
 }
+
+/// Operations that take no packet.
+const LOCAL: [LocalOp; 3] = [LocalOp::Bind, LocalOp::Invalidate, LocalOp::Register];
 
 /// One direction of the traffic.
 struct Stream {
@@ -140,6 +146,10 @@ impl Stream {
         let mut budget = rng.usize(1..300 << 10);
         let kinds = *rng.choice(&MIXES).unwrap();
         for number in 0..rng.usize(1..50) {
+            if rng.u32(0..10) == 0 {
+                stream.push_local(number as u64, rng);
+                continue;
+            }
             let length = length(rng, config.mtu).min(budget);
             budget -= length;
             let kind = *rng.choice(kinds).unwrap();
@@ -208,6 +218,15 @@ impl Stream {
         self.messages.push(message);
     }
 
+    fn push_local(&mut self, number: u64, rng: &mut Rng) {
+        let op = *rng.choice(&LOCAL).unwrap();
+        let mut wqe = SendWqe::new(number, SendOp::Local(op), 0);
+        wqe.signaled = rng.bool();
+        wqe.fence = rng.u32(0..4) == 0;
+        let bytes = Vec::new();
+        self.messages.push(Message { wqe, bytes });
+    }
+
     /// Posts some of what is left. Returns whether anything is.
     fn act(&mut self, pair: &mut Pair, rng: &mut Rng) -> bool {
         for _ in 0..rng.usize(0..=self.receive_burst) {
@@ -240,6 +259,11 @@ impl Stream {
 
     fn check(&self, pair: &mut Pair) {
         let sender = pair.host(self.from);
+        let locals = self.messages.iter().filter_map(|m| match m.wqe.op {
+            SendOp::Local(op) => Some(op),
+            _ => None,
+        });
+        assert!(locals.eq(sender.world.locals.iter().copied()));
         assert_eq!(sender.qp.state(), QpState::Rts);
         assert_eq!(sender.qp.retired() as usize, self.messages.len());
         let mut sent = sender.world.sent.iter();
@@ -263,6 +287,9 @@ impl Stream {
             let op = match message.wqe.op {
                 SendOp::Read { .. } => SendCqeOp::Read,
                 SendOp::Write { .. } | SendOp::WriteImm { .. } => SendCqeOp::Write,
+                SendOp::Local(LocalOp::Bind) => SendCqeOp::Bind,
+                SendOp::Local(LocalOp::Invalidate) => SendCqeOp::Invalidate,
+                SendOp::Local(LocalOp::Register) => SendCqeOp::Register,
                 _ => SendCqeOp::Send,
             };
             assert_eq!(cqe.op, op);

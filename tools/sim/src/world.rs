@@ -21,7 +21,10 @@ use roce::{
     },
     run::PayloadSource,
     types::RKey,
-    wqe::RecvWqe, //
+    wqe::{
+        LocalOp,
+        RecvWqe, //
+    }, //
 };
 use std::{
     collections::{
@@ -187,6 +190,8 @@ pub struct World {
     pub lenient: bool,
     /// Buffers of the READs that completed, in order.
     pub read_results: Vec<Vec<u8>>,
+    /// Local operations that were carried out, in order.
+    pub locals: Vec<LocalOp>,
 }
 
 impl World {
@@ -358,6 +363,15 @@ impl Env for World {
             }
             Some(_) | None => Err(MemoryError::Access),
         }
+    }
+
+    fn local(&mut self, slot: u32, op: LocalOp) -> Result<(), MemoryError> {
+        let data = self.slots[slot as usize].as_ref().expect("retired WQE");
+        if data.broken {
+            return Err(MemoryError::Access);
+        }
+        self.locals.push(op);
+        Ok(())
     }
 
     fn complete_send(&mut self, cqe: SendCqe) -> Result<(), CqOverflow> {

@@ -22,7 +22,8 @@ use crate::{
     cqe::WcStatus,
     env::{
         Counter,
-        Env, //
+        Env,
+        MemoryError, //
     },
     qp::{
         Context,
@@ -183,8 +184,13 @@ where
         }
         if length != 0 {
             let slot = self.slot(self.head);
-            if env.write_send(slot, mtu.span(number), 0..length).is_err() {
-                return Err(self.fail(WcStatus::LocProtErr, env));
+            match env.write_send(slot, mtu.span(number), 0..length) {
+                Ok(()) => {}
+                // The packet comes again; what it acknowledged stays so.
+                Err(MemoryError::NotResident) => return Ok(()),
+                Err(MemoryError::Access | MemoryError::Fault) => {
+                    return Err(self.fail(WcStatus::LocProtErr, env));
+                }
             }
         }
         self.unacked = psn.next();

@@ -20,7 +20,8 @@ pub enum WcStatus {
     LocProtErr = 4,
     /// Flushed: the QP was or went into the error state first.
     WrFlushErr = 5,
-    /// A memory management operation failed: the peer asked to invalidate a key that may not be.
+    /// A memory management operation failed: binding, registering or invalidating, the latter also
+    /// at the peer's wish.
     MwBindErr = 6,
     /// A bad response packet.
     BadRespErr = 7,
@@ -48,6 +49,12 @@ pub enum SendCqeOp {
     Write = 1,
     /// RDMA READ.
     Read = 2,
+    /// Binding of a memory window.
+    Bind = 5,
+    /// Invalidation of a key.
+    Invalidate = 6,
+    /// Fast registration (`IB_WC_REG_MR`).
+    Register = 10,
 }
 
 /// Completion of a send WQE.

@@ -26,6 +26,7 @@ use crate::{
     env::{
         Counter,
         Env,
+        MemoryError,
         Receive, //
     },
     qp::{
@@ -198,7 +199,8 @@ fn check(wqe: &SendWqe, ctx: &Context<'_>) -> Result<Datagram, WcStatus> {
         | SendOp::SendInv(_)
         | SendOp::Write { .. }
         | SendOp::WriteImm { .. }
-        | SendOp::Read { .. } => Err(WcStatus::LocQpOpErr),
+        | SendOp::Read { .. }
+        | SendOp::Local(_) => Err(WcStatus::LocQpOpErr),
     }
 }
 
@@ -246,11 +248,14 @@ where
             env.count(Counter::DropNoReceive);
             return Ok(());
         }
-        self.receive = None;
         let mut placed = env.write_grh();
         if placed.is_ok() && packet.payload_len != 0 {
             placed = env.write_receive(u64::from(GRH_LEN), 0..packet.payload_len);
         }
+        if placed == Err(MemoryError::NotResident) {
+            return Ok(());
+        }
+        self.receive = None;
         if placed.is_err() {
             let status = WcStatus::LocProtErr;
             env.complete_receive(failed_receive(receive.wr_id, status, ctx))?;

@@ -10,7 +10,10 @@ use crate::{
         SendCqe, //
     },
     types::RKey,
-    wqe::RecvWqe, //
+    wqe::{
+        LocalOp,
+        RecvWqe, //
+    }, //
 };
 use core::ops::Range;
 
@@ -35,6 +38,9 @@ pub enum MemoryError {
     Access,
     /// The memory was there but could not be read or written.
     Fault,
+    /// The memory is not there yet: pages are on their way. Whatever wanted it is to be done again
+    /// when they have come, as if it had not been begun; the driver sees to that.
+    NotResident,
 }
 
 /// The completion queue is full: the completion is lost and the QP must go into error.
@@ -154,6 +160,9 @@ pub trait Env {
 
     /// Invalidates a key of ours for SEND with invalidate.
     fn invalidate(&mut self, rkey: RKey) -> Result<(), MemoryError>;
+
+    /// Carries out the local operation in `slot`. It is asked for once.
+    fn local(&mut self, slot: u32, op: LocalOp) -> Result<(), MemoryError>;
 
     /// Puts a completion on the send CQ.
     fn complete_send(&mut self, cqe: SendCqe) -> Result<(), CqOverflow>;

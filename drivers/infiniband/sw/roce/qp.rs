@@ -509,8 +509,19 @@ where
     /// They are handed out again after a short pause, which grows while this goes on. It is no
     /// retry.
     pub fn congested(&mut self, now: Instant, run: &Run, index: u32) {
+        if self.put_back(run, index) {
+            let until = self.pause.start(now, index != 0);
+            self.requester.retry.defer(until, &self.attr);
+        }
+    }
+
+    /// Packet `index` of a run and those after it were not sent, for a reason that is the driver's
+    /// matter. They are handed out again at the next [`Self::poll_transmit`].
+    ///
+    /// Returns false if the run lost its meaning meanwhile.
+    pub fn put_back(&mut self, run: &Run, index: u32) -> bool {
         if run.epoch != self.epoch {
-            return;
+            return false;
         }
         let ctx = context!(self);
         match (run.role, self.kind) {
@@ -522,8 +533,7 @@ where
                 self.requester.unsend_datagram(run);
             }
         }
-        let until = self.pause.start(now, index != 0);
-        self.requester.retry.defer(until, &self.attr);
+        true
     }
 
     /// The time of [`Self::poll_timeout`] has come, or may have.

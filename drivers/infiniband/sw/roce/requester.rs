@@ -22,7 +22,13 @@
 //!
 //! A READ takes the PSNs of its response. It is asked for in pieces, each by a READ request of its
 //! own; see [`window`].
+//!
+//! A local operation takes no PSN. It is carried out when it is started, which happens once and in
+//! order, and complete when all before it is; when the requester goes back it is passed over. An
+//! invalidation starts when all before it is complete: what is sent again may need the key.
 
+#[cfg(test)]
+mod local_tests;
 mod retransmit;
 #[cfg(test)]
 mod tests;
@@ -56,6 +62,7 @@ use crate::{
     },
     wire::Reth,
     wqe::{
+        LocalOp,
         SendOp,
         SendWqe, //
     },
@@ -221,19 +228,27 @@ where
         ctx: &Context<'_>,
         env: &mut E,
     ) -> Result<Option<Run>, Failure> {
-        if max == 0 || self.next == self.tail || self.retry.is_waiting(now) {
-            return Ok(None);
-        }
-        let room = self.window.room(self.cursor().offset_from(self.unacked));
-        if room == 0 || (self.next == self.started && !self.start_next(ctx, env)?) {
-            return Ok(None);
-        }
-        let Some(wqe) = self.wqe(self.next) else {
-            return Ok(None);
+        let (wqe, room) = loop {
+            if max == 0 || self.next == self.tail || self.retry.is_waiting(now) {
+                return Ok(None);
+            }
+            let room = self.window.room(self.cursor().offset_from(self.unacked));
+            if room == 0 || (self.next == self.started && !self.start_next(ctx, env)?) {
+                return Ok(None);
+            }
+            let Some(wqe) = self.wqe(self.next) else {
+                return Ok(None);
+            };
+            if wqe.error.is_some() {
+                return self.fail_if_first(env).map(|()| None);
+            }
+            if wqe.packets != 0 {
+                break (wqe, room);
+            }
+            self.next = self.next.wrapping_add(1);
+            self.position = 0;
+            self.complete_local(env)?;
         };
-        if wqe.error.is_some() {
-            return self.fail_if_first(env).map(|()| None);
-        }
         let left = wqe.packets.saturating_sub(self.position);
         let psn = wqe.first_psn.add(self.position);
         let mtu = ctx.attr.path_mtu;
@@ -266,6 +281,7 @@ where
             | SendOp::Write { .. }
             | SendOp::WriteImm { .. }
             | SendOp::Datagram { .. }
+            | SendOp::Local(_)
             | SendOp::Invalid(_) => {
                 let count = left.min(max).min(room);
                 let form = Form::Message {
@@ -333,6 +349,9 @@ where
         if wqe.error.is_some() {
             return self.fail_if_first(env).map(|()| false);
         }
+        if let SendOp::Local(op) = wqe.op {
+            return self.start_local(op, env);
+        }
         wqe.first_psn = first_psn;
         wqe.packets = ctx.attr.path_mtu.packets(wqe.length);
         let is_read = is_read(wqe);
@@ -340,6 +359,39 @@ where
         self.read_wqes = self.read_wqes.wrapping_add(u32::from(is_read));
         self.started = self.next.wrapping_add(1);
         Ok(true)
+    }
+
+    //= IBA 10.8.3.3
+    /// Carries out the next WQE, if it may be done now.
+    fn start_local<E: Env + ?Sized>(&mut self, op: LocalOp, env: &mut E) -> Result<bool, Failure> {
+        if op == LocalOp::Invalidate && self.next != self.head {
+            return Ok(false);
+        }
+        let done = env.local(self.slot(self.next), op);
+        let first_psn = self.unassigned;
+        let Some(wqe) = self.wqe_mut(self.next) else {
+            return Ok(false);
+        };
+        if done.is_err() {
+            wqe.error = Some(WcStatus::MwBindErr);
+            return self.fail_if_first(env).map(|()| false);
+        }
+        wqe.first_psn = first_psn;
+        wqe.packets = 0;
+        self.started = self.next.wrapping_add(1);
+        Ok(true)
+    }
+
+    /// Completes local operations that were carried out and have become the oldest.
+    #[inline]
+    fn complete_local<E: Env + ?Sized>(&mut self, env: &mut E) -> Result<(), Failure> {
+        while self.head != self.next && self.head != self.started {
+            match self.wqe(self.head) {
+                Some(wqe) if wqe.packets == 0 => self.retire_head(WcStatus::Success, env)?,
+                Some(_) | None => break,
+            }
+        }
+        Ok(())
     }
 
     /// Fails the next WQE, which has an error, if all before it are complete.
@@ -361,9 +413,23 @@ where
         }
     }
 
-    /// Retires the WQE at the head, with a completion if it wants one.
+    /// Retires the WQE at the head, with a completion if it wants one, and with it local operations
+    /// that waited for it.
     #[inline]
     pub(crate) fn complete_head<E: Env + ?Sized>(
+        &mut self,
+        status: WcStatus,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        self.retire_head(status, env)?;
+        if status == WcStatus::Success {
+            self.complete_local(env)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn retire_head<E: Env + ?Sized>(
         &mut self,
         status: WcStatus,
         env: &mut E,
@@ -395,6 +461,9 @@ where
             | SendOp::Invalid(_) => SendCqeOp::Send,
             SendOp::Write { .. } | SendOp::WriteImm { .. } => SendCqeOp::Write,
             SendOp::Read { .. } => SendCqeOp::Read,
+            SendOp::Local(LocalOp::Bind) => SendCqeOp::Bind,
+            SendOp::Local(LocalOp::Invalidate) => SendCqeOp::Invalidate,
+            SendOp::Local(LocalOp::Register) => SendCqeOp::Register,
         };
         if status == WcStatus::Success {
             if op == SendCqeOp::Send {
@@ -525,6 +594,7 @@ fn local_error(wqe: &SendWqe, ctx: &Context<'_>) -> Option<WcStatus> {
         SendOp::Invalid(status) => Some(status),
         SendOp::Datagram { .. } => Some(WcStatus::LocQpOpErr),
         SendOp::Read { .. } if ctx.attr.max_rd_atomic == 0 => Some(WcStatus::LocQpOpErr),
+        SendOp::Local(_) => None,
         SendOp::Send
         | SendOp::SendImm(_)
         | SendOp::SendInv(_)

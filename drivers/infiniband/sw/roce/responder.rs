@@ -289,6 +289,9 @@ where
         }
         if packet.payload_len != 0 {
             let placement = env.write_receive(u64::from(placed), 0..packet.payload_len);
+            if placement == Err(MemoryError::NotResident) {
+                return Ok(());
+            }
             if placement.is_err() {
                 return Err(self.fail_receive(
                     WcStatus::LocProtErr,
@@ -379,6 +382,9 @@ where
         }
         if payload != 0 {
             if let Err(error) = env.write_remote(rkey, va, 0..payload) {
+                if error == MemoryError::NotResident {
+                    return Ok(());
+                }
                 return Err(self.fail_receive(WcStatus::LocAccessErr, nak_code(error), ctx, env));
             }
         }
@@ -485,6 +491,6 @@ fn check<E: Env + ?Sized>(reth: &Reth, access: RemoteAccess, env: &mut E) -> Res
 fn nak_code(error: MemoryError) -> NakCode {
     match error {
         MemoryError::Access => NakCode::RemoteAccess,
-        MemoryError::Fault => NakCode::RemoteOperational,
+        MemoryError::Fault | MemoryError::NotResident => NakCode::RemoteOperational,
     }
 }

@@ -220,6 +220,7 @@ impl Run {
                     SendOp::Send
                     | SendOp::Read { .. }
                     | SendOp::Datagram { .. }
+                    | SendOp::Local(_)
                     | SendOp::Invalid(_) => {}
                 }
             }
@@ -348,7 +349,11 @@ const fn request_opcode(op: SendOp, place: Place) -> Opcode {
             Place::Last => Opcode::RcSendLastInv,
             Place::Only => Opcode::RcSendOnlyInv,
         },
-        SendOp::Send | SendOp::Read { .. } | SendOp::Datagram { .. } | SendOp::Invalid(_) => {
+        SendOp::Send
+        | SendOp::Read { .. }
+        | SendOp::Datagram { .. }
+        | SendOp::Local(_)
+        | SendOp::Invalid(_) => {
             match place {
                 Place::First => Opcode::RcSendFirst,
                 Place::Middle => Opcode::RcSendMiddle,

@@ -47,6 +47,7 @@ use crate::{
         ICRC_LEN, //
     },
     wqe::{
+        LocalOp,
         RecvWqe,
         SendOp,
         SendWqe, //
@@ -87,6 +88,10 @@ pub(crate) struct World {
     pub(crate) deny_send: Option<MemoryError>,
     pub(crate) deny_remote: Option<MemoryError>,
     pub(crate) deny_invalidate: bool,
+    pub(crate) local: Vec<(u32, LocalOp)>,
+    pub(crate) deny_local: bool,
+    /// What the peer writes to is on its way.
+    pub(crate) not_resident: bool,
     pub(crate) cq_full: bool,
 }
 
@@ -142,6 +147,9 @@ impl Env for World {
 
     fn write_remote(&mut self, rkey: RKey, va: u64, pay: Range<u32>) -> Result<(), MemoryError> {
         self.written.push((va, pay.end - pay.start));
+        if self.not_resident {
+            return Err(MemoryError::NotResident);
+        }
         if rkey != RKEY {
             return Err(MemoryError::Access);
         }
@@ -151,6 +159,14 @@ impl Env for World {
     fn invalidate(&mut self, rkey: RKey) -> Result<(), MemoryError> {
         self.invalidated.push(rkey);
         match self.deny_invalidate {
+            true => Err(MemoryError::Access),
+            false => Ok(()),
+        }
+    }
+
+    fn local(&mut self, slot: u32, op: LocalOp) -> Result<(), MemoryError> {
+        self.local.push((slot, op));
+        match self.deny_local {
             true => Err(MemoryError::Access),
             false => Ok(()),
         }

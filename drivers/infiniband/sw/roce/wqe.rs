@@ -52,8 +52,21 @@ pub enum SendOp {
         /// Immediate data, if any.
         imm: Option<[u8; 4]>,
     },
+    /// Something that is done here, without a packet; the driver keeps the operands beside the slot.
+    Local(LocalOp),
     /// A WQE that did not pass validation; completes with this status, in its turn.
     Invalid(WcStatus),
+}
+
+/// An operation on memory keys of this side (IBTA 10.6.7).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LocalOp {
+    /// A key is made invalid.
+    Invalidate,
+    /// A fast-registration region becomes valid.
+    Register,
+    /// A memory window is bound.
+    Bind,
 }
 
 /// A validated send WQE with the requester's progress on it. The driver fills the first five
@@ -76,7 +89,7 @@ pub struct SendWqe {
     pub fence: bool,
     /// First PSN; set when the WQE is first sent.
     pub first_psn: Psn,
-    /// The PSNs it takes: request packets, or response packets of a READ.
+    /// The PSNs it takes: request packets, or response packets of a READ. None for a local operation.
     pub packets: u32,
     /// Why it cannot complete with success, once known.
     pub error: Option<WcStatus>,

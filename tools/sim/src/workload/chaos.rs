@@ -152,7 +152,7 @@ fn sabotage(stream: &mut Stream, rng: &mut Rng) {
             true => *rkey = NO_KEY,
             false => *va = u64::MAX - 3,
         },
-        SendOp::Datagram { .. } | SendOp::Invalid(_) => {}
+        SendOp::Datagram { .. } | SendOp::Local(_) | SendOp::Invalid(_) => {}
     }
 }
 

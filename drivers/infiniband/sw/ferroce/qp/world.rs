@@ -64,7 +64,8 @@ use roce::{
     types::{
         Instant,
         RKey, //
-    }, //
+    },
+    wqe::LocalOp, //
 };
 
 /// What is known of a packet besides its transport headers.
@@ -400,11 +401,19 @@ impl Env for World<'_> {
         Err(MemoryError::Access)
     }
 
+    fn local(&mut self, _slot: u32, _op: LocalOp) -> Result<(), MemoryError> {
+        // Nothing that is fetched or posted becomes a local operation yet.
+        Err(MemoryError::Access)
+    }
+
     fn complete_send(&mut self, cqe: SendCqe) -> Result<(), CqOverflow> {
         let opcode = match cqe.op {
             SendCqeOp::Send => WcOpcode::Send,
             SendCqeOp::Write => WcOpcode::RdmaWrite,
             SendCqeOp::Read => WcOpcode::RdmaRead,
+            SendCqeOp::Bind => WcOpcode::BindMw,
+            SendCqeOp::Invalidate => WcOpcode::LocalInv,
+            SendCqeOp::Register => WcOpcode::RegMr,
         };
         let wc = self.wc(cqe.wr_id, cqe.status, opcode, cqe.byte_len);
         let solicited = cqe.status != WcStatus::Success;
