@@ -74,6 +74,8 @@ pub(crate) struct Port {
     ifindex: u32,
     /// Code of the MTU that the interface allows.
     mtu: Atomic<u32>,
+    /// What the managers on this host say that the port can do (`PortInfo:CapabilityMask`).
+    capabilities: Atomic<u32>,
     listeners: Arc<Listeners>,
     #[pin]
     netdev: SpinLockIrqSave<Option<ARef<NetDevice>>>,
@@ -108,6 +110,7 @@ impl Port {
                 workqueue,
                 ifindex: netdev.ifindex(),
                 mtu: Atomic::new(roce_mtu(netdev.mtu()).code()),
+                capabilities: Atomic::new(0),
                 listeners,
                 netdev <- rdma::new_spinlock_irqsave!(Some(netdev.into()), "ferroce_netdev"),
                 listener <- new_mutex!(None, "ferroce_listener"),
@@ -146,6 +149,22 @@ impl Port {
     /// The largest MTU whose packets fit the interface.
     pub(crate) fn mtu(&self) -> Mtu {
         Mtu::from_code(self.mtu.load(Relaxed)).unwrap_or(Mtu::M256)
+    }
+
+    /// What the port can do, as its managers say.
+    pub(crate) fn capabilities(&self) -> u32 {
+        self.capabilities.load(Relaxed)
+    }
+
+    /// A manager on this host, such as the connection manager, begins or ends its work.
+    pub(crate) fn change_capabilities(&self, set: u32, clear: u32) {
+        let mut old = self.capabilities();
+        while let Err(now) = self
+            .capabilities
+            .cmpxchg(old, (old | set) & !clear, Relaxed)
+        {
+            old = now;
+        }
     }
 
     /// The MTU of `netdev`, the interface of this port, has changed.

@@ -84,10 +84,12 @@ impl Driver for Ferroce {
         Ok(())
     }
 
-    fn modify_port(_device: &Device<Self>, change: &PortModify) -> Result {
-        if change.shutdown || change.set_port_cap_mask != 0 || change.clr_port_cap_mask != 0 {
+    fn modify_port(device: &Device<Self>, change: &PortModify) -> Result {
+        if change.shutdown {
             return Err(EOPNOTSUPP);
         }
+        let port = device.drv();
+        port.change_capabilities(change.set_port_cap_mask, change.clr_port_cap_mask);
         Ok(())
     }
 
