@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from testbed import Testbed, run, sysfs, wait_until
+from testbed import Testbed, counters, run, sysfs, wait_until
 
 VERSIONS = pytest.mark.parametrize("version", [4, 6])
 
@@ -123,3 +123,27 @@ def test_rcopy(bed, tmp_path):
     source.write_bytes(data)
     connect(bed, ["rcopy"], ["rcopy", source, f"{bed.h1.ip4}:{target}"], 7427, stays=True)
     assert target.read_bytes() == data
+
+
+@pytest.mark.differs_on_rxe("counts no unicast packets")
+def test_performance_counters(bed):
+    """`ports/1/counters`: what performance management says of the port is what the driver counted."""
+    def performance(dev, name):
+        return int(sysfs(dev, f"ports/1/counters/{name}"))
+    before = counters(bed.h1.dev)
+    ip = bed.h1.ip4
+    connect(bed, ["rping", "-s", "-a", ip, "-C", 3], ["rping", "-c", "-a", ip, "-C", 3], 7174)
+    for h in bed.hosts:
+        def agrees():
+            own = counters(h.dev)
+            return own == counters(h.dev) and all(performance(h.dev, name) == value for name, value in {
+                "port_xmit_data": own["sent_bytes"] // 4, "port_rcv_data": own["rcvd_bytes"] // 4,
+                "port_xmit_packets": own["sent_pkts"], "port_rcv_packets": own["rcvd_pkts"],
+                "unicast_xmit_packets": own["sent_pkts"] - own["sent_mcast_pkts"],
+                "unicast_rcv_packets": own["rcvd_pkts"] - own["rcvd_mcast_pkts"],
+                "port_xmit_discards": own["send_err"], "port_rcv_errors": own["drop_bad_icrc"],
+                "multicast_xmit_packets": 0, "multicast_rcv_packets": 0, "symbol_error": 0,
+            }.items())
+        # A late ACK may come between two readings.
+        wait_until(agrees, 20, lambda: f"{h.dev}: {counters(h.dev)}")
+    assert counters(bed.h1.dev)["sent_bytes"] > before["sent_bytes"]

@@ -286,7 +286,9 @@ def test_state_follows_the_netdev(bed, linked):
         becomes("DOWN")
         host.run("ip", "link", "set", host.netdev, "up")
         becomes("ACTIVE")
-    assert counters(linked.dev)["link_downed"] > before
+    downs = counters(linked.dev)["link_downed"]
+    assert downs > before
+    assert int(sysfs(linked.dev, "ports/1/counters/link_downed")) == downs
     linked.delete_link()
     linked.run("ip", "link", "set", linked.netdev, "down")
     linked.add_link()

@@ -43,6 +43,7 @@ use rdma::{
         Pd,
         PortAttr,
         PortModify,
+        PortStatistics,
         Qp,
         QpAttr,
         QpInit,
@@ -95,6 +96,10 @@ impl Driver for Ferroce {
 
     fn read_counters(device: &Device<Self>, values: &mut [u64]) {
         device.drv().counters.read(values);
+    }
+
+    fn port_statistics(device: &Device<Self>) -> PortStatistics {
+        device.drv().counters.statistics()
     }
 
     fn unregistered(device: &Device<Self>) {
