@@ -63,6 +63,9 @@ pub(crate) struct Port {
     /// Address handles of user space by number.
     #[pin]
     pub(crate) addresses: RcuMap<AddressHandle>,
+    /// Numbers of QPs. They start anywhere and come round again after all others, so that late
+    /// packets, and peers whose connection manager still waits for them (TimeWait, IBTA 12.9.8.4),
+    /// do not meet a new owner; not even that of a device that was made anew.
     #[pin]
     pub(crate) qp_numbers: IdPool,
     #[pin]
@@ -103,7 +106,7 @@ impl Port {
                 qps <- RcuMap::new(10),
                 regions <- RcuMap::new(10),
                 addresses <- RcuMap::new(6),
-                qp_numbers <- IdPool::new(),
+                qp_numbers <- IdPool::starting_at(Qpn::new(rdma::time::random_u32()).get()),
                 region_numbers <- IdPool::new(),
                 address_numbers <- IdPool::new(),
                 counters: Counters::new()?,
