@@ -27,6 +27,7 @@ use crate::{
         Counter,
         Env,
         MemoryError,
+        QpEvent,
         Receive, //
     },
     qp::{
@@ -240,6 +241,7 @@ where
                     env.complete_receive(failed_receive(wr_id, WcStatus::LocQpOpErr, ctx))?;
                     return Err(Failure::Completed);
                 }
+                Receive::Broken => return Err(Failure::Event(QpEvent::Fatal)),
             },
         };
         self.receive = Some(receive);

@@ -29,6 +29,8 @@ pub enum Receive {
         /// Its identifier.
         wr_id: u64,
     },
+    /// The queue is broken: nothing can be taken from it any more.
+    Broken,
 }
 
 /// Why memory could not be reached.
@@ -69,6 +71,8 @@ pub enum QpEvent {
     AccessErr,
     /// The QP failed in a way that no completion tells.
     Fatal,
+    /// The QP is in ERR and takes nothing any more from the receive queue that it shares.
+    LastWqe,
 }
 
 /// What is counted. The driver maps each to a named port counter.

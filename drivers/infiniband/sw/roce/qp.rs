@@ -20,6 +20,7 @@
 //! [`QpState::Err`] and [`QpState::Sqe`] it also calls [`Qp::flush`].
 
 pub mod attr;
+mod last_wqe;
 mod pause;
 pub mod state;
 #[cfg(test)]
@@ -54,6 +55,7 @@ use crate::{
 };
 use attr::QpAttr;
 use core::ops::DerefMut;
+use last_wqe::LastWqe;
 use pause::Pause;
 use state::{
     AttrMask,
@@ -144,6 +146,7 @@ pub struct Qp<S, R> {
     established: bool,
     /// An event is wanted when the send queue is drained.
     notify_drained: bool,
+    last_wqe: LastWqe,
 }
 
 /// Borrows the context beside the halves.
@@ -177,7 +180,14 @@ where
             requester_turn: false,
             established: false,
             notify_drained: false,
+            last_wqe: LastWqe::default(),
         }
+    }
+
+    /// Says of a new QP that its receive WQEs come from a queue that other QPs take from as well.
+    /// In ERR, those that it has not taken are not flushed; [`QpEvent::LastWqe`] tells instead.
+    pub fn share_receives(&mut self) {
+        self.last_wqe.share();
     }
 
     /// Transport service.
@@ -281,6 +291,7 @@ where
                 self.requester_turn = false;
                 self.established = false;
                 self.notify_drained = false;
+                self.last_wqe.reset();
             }
             QpState::Init | QpState::Sqe => {}
             QpState::Rtr => self.responder.start(Psn::new(self.attr.rq_psn)),
@@ -569,6 +580,11 @@ where
         let flushed = self.requester.flush(env, max);
         if !self.requester.is_empty() {
             return true;
+        }
+        if receives && self.last_wqe.is_shared() {
+            self.responder.flush_current(&context!(self), env);
+            self.last_wqe.report(env);
+            return false;
         }
         let left = max.saturating_sub(flushed);
         receives && self.responder.flush(&context!(self), env, left)

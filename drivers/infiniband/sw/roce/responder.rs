@@ -279,6 +279,7 @@ where
                     return Ok(());
                 }
                 Receive::Invalid { wr_id } => return Err(self.bad_receive(wr_id, ctx, env)),
+                Receive::Broken => return Err(self.broken_receives(env)),
             },
         };
         self.receive = Some(receive);
@@ -378,6 +379,7 @@ where
                     return Ok(());
                 }
                 Receive::Invalid { wr_id } => return Err(self.bad_receive(wr_id, ctx, env)),
+                Receive::Broken => return Err(self.broken_receives(env)),
             }
         }
         if payload != 0 {

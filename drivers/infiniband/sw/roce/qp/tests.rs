@@ -4,7 +4,10 @@
 use super::*;
 use crate::{
     cqe::WcStatus,
-    env::QpEvent,
+    env::{
+        QpEvent,
+        Receive, //
+    },
     testing::{
         ack,
         attributes,
@@ -271,6 +274,49 @@ fn err_flushes_the_receive_of_a_broken_off_message() {
     assert!(!node.qp.flush(node.now, &mut node.world, 16));
     let recvs: std::vec::Vec<_> = node.world.recvs.iter().map(|cqe| cqe.wr_id).collect();
     assert_eq!(recvs, [1, 2]);
+}
+
+//= type=test IBA 11.6.3
+#[test]
+fn err_leaves_a_shared_receive_queue_to_others() {
+    let mut node = Node::rc();
+    node.qp.share_receives();
+    node.world.receive(7, 4096);
+    node.world.receive(8, 4096);
+    node.post(1, SendOp::Send, 5);
+    node.handle(packet(Opcode::RcSendFirst, 100, 256));
+    node.go(&attributes(), QpState::Err);
+    assert!(node.world.events.is_empty());
+    // First the sends, as far as allowed; then what was taken; then the event.
+    while node.qp.flush(node.now, &mut node.world, 1) {}
+    assert_eq!(node.world.sends.len(), 1);
+    assert_eq!(node.world.recvs.len(), 1);
+    assert_eq!(node.world.recvs[0].wr_id, 7);
+    assert_eq!(node.world.recvs[0].status, WcStatus::WrFlushErr);
+    assert_eq!(node.world.receives.len(), 1);
+    assert_eq!(node.world.events, [QpEvent::LastWqe]);
+    // Once, until the QP starts anew.
+    assert!(!node.qp.flush(node.now, &mut node.world, 16));
+    assert_eq!(node.world.events, [QpEvent::LastWqe]);
+    node.go(&attributes(), QpState::Reset);
+    node.go(&attributes(), QpState::Init);
+    node.go(&attributes(), QpState::Err);
+    assert!(!node.qp.flush(node.now, &mut node.world, 16));
+    assert_eq!(node.world.events, [QpEvent::LastWqe, QpEvent::LastWqe]);
+}
+
+#[test]
+fn a_broken_receive_queue_is_fatal() {
+    let mut node = Node::rc();
+    node.world.receives.push_back(Receive::Broken);
+    node.handle(packet(Opcode::RcSendOnly, 100, 10));
+    assert_eq!(node.qp.state(), QpState::Err);
+    assert_eq!(node.world.events, [QpEvent::Fatal]);
+    assert!(node.world.recvs.is_empty());
+    // The peer is told.
+    assert_eq!(node.sent().len(), 1);
+    node.world.receives.push_back(Receive::Broken);
+    assert!(!node.qp.flush(node.now, &mut node.world, 16));
 }
 
 #[test]

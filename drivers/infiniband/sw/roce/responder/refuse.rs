@@ -98,6 +98,20 @@ where
         self.fail_receive(WcStatus::LocQpOpErr, code, ctx, env)
     }
 
+    /// The receive queue is broken: no completion can tell, an event does.
+    pub(super) fn broken_receives<E: Env + ?Sized>(&mut self, env: &mut E) -> Failure {
+        self.refuse_at(self.expected, NakCode::RemoteOperational, env)
+    }
+
+    /// Completes the current receive, if there is one, with a flush error. What else is in a queue
+    /// that is shared belongs to the other QPs.
+    pub(crate) fn flush_current<E: Env + ?Sized>(&mut self, ctx: &Context<'_>, env: &mut E) {
+        if let Some(receive) = self.receive.take() {
+            let status = WcStatus::WrFlushErr;
+            let _ = env.complete_receive(failed_receive(receive.wr_id, status, ctx));
+        }
+    }
+
     /// Completes up to `max` receives with a flush error. Returns whether there may be more.
     pub(crate) fn flush<E: Env + ?Sized>(
         &mut self,
@@ -111,7 +125,7 @@ where
                 None => match env.take_receive() {
                     Receive::Wqe(receive) => receive.wr_id,
                     Receive::Invalid { wr_id } => wr_id,
-                    Receive::Empty => return false,
+                    Receive::Empty | Receive::Broken => return false,
                 },
             };
             let _ = env.complete_receive(failed_receive(wr_id, WcStatus::WrFlushErr, ctx));
