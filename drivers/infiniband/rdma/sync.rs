@@ -17,7 +17,10 @@ pub mod timer;
 pub mod work;
 
 pub use self::{
-    id_pool::IdPool,
+    id_pool::{
+        IdPool,
+        Number, //
+    },
     percpu::PerCpuCounters,
     rcu_map::RcuMap,
     spinlock::{

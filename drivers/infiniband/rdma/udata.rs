@@ -11,6 +11,7 @@ use kernel::{
     types::Opaque, //
 };
 use zerocopy::{
+    FromBytes,
     Immutable,
     IntoBytes, //
 };
@@ -46,6 +47,29 @@ impl Udata {
     pub fn outlen(&self) -> usize {
         // SAFETY: By the type invariant the object is live; nobody writes to it during the call.
         unsafe { (*self.0.get()).outlen }
+    }
+
+    /// Reads what the user program passed, once.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is shorter than `T`, `EOPNOTSUPP` if it is longer and what is beyond is not zero,
+    /// `EFAULT` if it is not mapped.
+    pub fn read<T: FromBytes + IntoBytes>(&self) -> Result<T> {
+        let mut request = T::new_zeroed();
+        let bytes = request.as_mut_bytes();
+        let len = bytes.len();
+        // SAFETY: By the type invariant this is the udata of the running call, as
+        // `ib_core_uverbs.c:_ib_copy_validate_udata_in` needs; `bytes` is valid for writes of `len`.
+        let ret = unsafe {
+            bindings::_ib_copy_validate_udata_in(self.0.get(), bytes.as_mut_ptr().cast(), len, len)
+        };
+        kernel::error::to_result(ret)?;
+        Ok(request)
     }
 
     /// Writes the answer. What is left of the user's buffer is cleared.

@@ -14,7 +14,6 @@ mod attr;
 mod cq;
 pub(crate) mod device;
 mod driver;
-mod mad;
 mod mr;
 mod notifier;
 mod ops;
@@ -23,6 +22,7 @@ mod pd;
 pub mod port;
 mod qp;
 pub(crate) mod registry;
+mod srq;
 mod stats;
 mod ucontext;
 mod wc;
@@ -53,7 +53,6 @@ pub use self::{
         DeviceRef, //
     },
     driver::Driver,
-    mad::PortStatistics,
     mr::{
         Mr,
         MrChange,
@@ -64,7 +63,9 @@ pub use self::{
     notifier::{
         CqNotifier,
         QpEvent,
-        QpNotifier, //
+        QpNotifier,
+        SrqEvent,
+        SrqNotifier, //
     },
     pd::Pd,
     port::{
@@ -77,6 +78,13 @@ pub use self::{
         NewQp,
         Qp,
         QpInit, //
+    },
+    srq::{
+        NewSrq,
+        Srq,
+        SrqAttr,
+        SrqChange,
+        SrqInit, //
     },
     ucontext::Ucontext,
     wc::{

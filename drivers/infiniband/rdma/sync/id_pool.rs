@@ -17,6 +17,7 @@ use core::ops::Range;
 use kernel::{
     error::to_result,
     prelude::*,
+    sync::Arc,
     types::Opaque, //
 };
 
@@ -28,14 +29,9 @@ struct Idr(Opaque<bindings::idr>);
 unsafe impl Send for Idr {}
 
 impl Idr {
-    fn new(cursor: u32) -> impl PinInit<Self> {
-        let init = move |slot: *mut Self| {
-            let idr: *mut bindings::idr = Opaque::cast_into(slot.cast());
-            // SAFETY: `idr_init` initialises all of the memory that it is given, and cannot fail.
-            unsafe { bindings::idr_init(idr) };
-            // SAFETY: Just initialised, and nobody else has it yet (`idr.h:idr_set_cursor`).
-            unsafe { (*idr).idr_next = cursor };
-        };
+    fn new() -> impl PinInit<Self> {
+        // SAFETY: `idr_init` initialises all of the memory that it is given, and cannot fail.
+        let init = |slot: *mut Self| unsafe { bindings::idr_init(Opaque::cast_into(slot.cast())) };
         // SAFETY: The closure initialises the slot: `Idr` is nothing but the `Opaque<idr>`.
         unsafe {
             pin_init::pin_init_from_closure(move |slot| {
@@ -43,6 +39,12 @@ impl Idr {
                 Ok(())
             })
         }
+    }
+}
+
+impl Idr {
+    fn raw(&self) -> *mut bindings::idr {
+        self.0.get()
     }
 }
 
@@ -54,7 +56,20 @@ impl Drop for Idr {
     }
 }
 
-/// A pool of numbers.
+/// Stands for a number that is taken: not null, so that it can be told from one that is not.
+const TAKEN: *mut c_void = core::ptr::dangling_mut::<u64>().cast();
+
+/// What the lock of a pool protects.
+#[pin_data]
+struct Taken {
+    /// The numbers that are taken,
+    #[pin]
+    idr: Idr,
+    /// and how many they are.
+    count: u32,
+}
+
+/// A pool of numbers, of which only so many may be taken at a time.
 ///
 /// # Examples
 ///
@@ -64,21 +79,47 @@ impl Drop for Idr {
 /// ```
 #[pin_data]
 pub struct IdPool {
+    max: u32,
     #[pin]
-    idr: SpinLockIrqSave<Idr>,
+    taken: SpinLockIrqSave<Taken>,
 }
 
 impl IdPool {
-    /// Creates a pool with every number free.
-    pub fn new() -> impl PinInit<Self> {
-        Self::starting_at(0)
+    /// Creates a pool with every number free, of which at most `max` may be taken.
+    pub fn new(max: u32) -> impl PinInit<Self> {
+        let taken = pin_init!(Taken {
+            idr <- Idr::new(),
+            count: 0,
+        });
+        pin_init!(Self {
+            max,
+            taken <- new_spinlock_irqsave!(taken, "IdPool::taken"),
+        })
     }
 
-    /// The same, but the first number that is taken is `first`, or the start of the range if that is
-    /// greater. A random one keeps the owners of two pools apart that live one after the other.
-    pub fn starting_at(first: u32) -> impl PinInit<Self> {
-        pin_init!(Self {
-            idr <- new_spinlock_irqsave!(Idr::new(first), "IdPool::idr"),
+    /// The same, for [`Self::take`].
+    ///
+    /// # Context
+    ///
+    /// Process context, may sleep.
+    pub fn new_shared(max: u32) -> Result<Arc<Self>> {
+        Arc::pin_init(Self::new(max), GFP_KERNEL)
+    }
+
+    /// As [`Self::alloc`]; the number is given back when the value is dropped.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::alloc`].
+    pub fn take(self: &Arc<Self>, range: Range<u32>) -> Result<Number> {
+        let id = self.alloc(range)?;
+        Ok(Number {
+            pool: self.clone(),
+            id,
         })
     }
 
@@ -91,28 +132,34 @@ impl IdPool {
     ///
     /// # Errors
     ///
-    /// `ENOSPC` when all are taken, `ENOMEM`, `EINVAL` for an empty range or one beyond `i32::MAX`.
+    /// `ENOMEM` when as many are taken as may be, or if there is no memory; `ENOSPC` when all of the
+    /// range are taken; `EINVAL` for an empty range or one beyond `i32::MAX`.
     pub fn alloc(&self, range: Range<u32>) -> Result<u32> {
         let start = i32::try_from(range.start).map_err(|_| EINVAL)?;
         let end = i32::try_from(range.end).map_err(|_| EINVAL)?;
         if start >= end {
             return Err(EINVAL);
         }
-        let mut guard = self.idr.lock();
-        let idr = Self::raw(guard.as_mut());
+        let mut guard = self.taken.lock();
+        if guard.count >= self.max {
+            return Err(ENOMEM);
+        }
+        let idr = guard.idr.raw();
         // SAFETY: `idr` is initialised, and the lock that `idr_alloc_cyclic` (lib/idr.c) wants is
-        // held. It stores the null pointer and never follows it.
+        // held. It stores the pointer and never follows it.
         let id = unsafe {
             bindings::idr_alloc_cyclic(
                 idr,
-                core::ptr::null_mut(),
+                TAKEN,
                 start,
                 end,
                 bindings::GFP_ATOMIC | bindings::__GFP_NOWARN,
             )
         };
-        drop(guard);
-        u32::try_from(id).map_err(|_| to_result(id).err().unwrap_or(EINVAL))
+        let id = u32::try_from(id).map_err(|_| to_result(id).err().unwrap_or(EINVAL))?;
+        let taken = guard.as_mut().project();
+        *taken.count = taken.count.wrapping_add(1);
+        Ok(id)
     }
 
     /// Gives `id` back. A number that is not taken is ignored.
@@ -121,14 +168,34 @@ impl IdPool {
     ///
     /// Any.
     pub fn free(&self, id: u32) {
-        let mut guard = self.idr.lock();
-        let idr = Self::raw(guard.as_mut());
-        // SAFETY: `idr` is initialised, and the lock that `idr_remove` (lib/idr.c) wants is held.
-        unsafe { bindings::idr_remove(idr, id as usize) };
+        let mut guard = self.taken.lock();
+        let idr = guard.idr.raw();
+        // SAFETY: `idr` is initialised, and the lock that `idr_find` (lib/idr.c) wants is held.
+        // All of the pointers in it are those of `alloc`.
+        let entry = unsafe { bindings::idr_remove(idr, id as usize) };
+        if entry.is_null() {
+            return;
+        }
+        let taken = guard.as_mut().project();
+        *taken.count = taken.count.wrapping_sub(1);
     }
+}
 
-    fn raw(idr: Pin<&mut Idr>) -> *mut bindings::idr {
-        // The `Opaque` gives the address without moving out of the pin.
-        idr.into_ref().get_ref().0.get()
+/// A number of a pool, which gets it back when this is dropped, in any context.
+pub struct Number {
+    pool: Arc<IdPool>,
+    id: u32,
+}
+
+impl Number {
+    /// The number.
+    pub fn get(&self) -> u32 {
+        self.id
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        self.pool.free(self.id);
     }
 }

@@ -151,6 +151,31 @@ impl<D: Driver> VTable<D> {
         })
     }
 
+    /// `ib_device_ops.resize_user_cq`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `uverbs_cmd.c:ib_uverbs_resize_cq`: `cq` is live, `udata` as for
+    /// [`Ucontext::from_udata`].
+    pub(super) unsafe extern "C" fn resize_user(
+        cq: *mut bindings::ib_cq,
+        cqe: u32,
+        udata: *mut bindings::ib_udata,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the safety requirement.
+            let context = unsafe { Ucontext::from_udata(udata) }.ok_or(EINVAL)?;
+            // SAFETY: As above.
+            let udata = unsafe { Udata::from_raw(udata) }.ok_or(EINVAL)?;
+            // SAFETY: `cq` is live by the safety requirement.
+            let this = unsafe { Cq::<D>::from_raw(cq) };
+            let cqe = c_int::try_from(D::resize_cq(this, cqe, context, udata)?)?;
+            // SAFETY: A field of a live object. C reads it without a lock as well.
+            unsafe { (&raw mut (*cq).cqe).write_volatile(cqe) };
+            Ok(0)
+        })
+    }
+
     /// `ib_device_ops.destroy_cq`.
     ///
     /// # Safety

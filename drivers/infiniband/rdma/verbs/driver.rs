@@ -29,7 +29,6 @@ use super::{
         NewCq, //
     },
     device::Device,
-    mad::PortStatistics,
     mr::{
         Mr,
         MrChange,
@@ -38,7 +37,8 @@ use super::{
     },
     notifier::{
         CqNotifier,
-        QpNotifier, //
+        QpNotifier,
+        SrqNotifier, //
     },
     pd::Pd,
     port::{
@@ -49,6 +49,13 @@ use super::{
         NewQp,
         Qp,
         QpInit, //
+    },
+    srq::{
+        NewSrq,
+        Srq,
+        SrqAttr,
+        SrqChange,
+        SrqInit, //
     },
     ucontext::Ucontext,
     wc::WcSink,
@@ -95,6 +102,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     type Cq: Send + Sync;
     /// The driver's part of a queue pair.
     type Qp: Send + Sync;
+    /// The driver's part of a shared receive queue.
+    type Srq: Send + Sync;
     /// The driver's part of a memory region.
     type Mr: Send + Sync;
 
@@ -138,13 +147,6 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ///
     /// Process, may sleep; a mutex of the counters is held.
     fn read_counters(device: &Device<Self>, values: &mut [u64]);
-
-    /// Tells what the port has counted, for performance management.
-    ///
-    /// # Context
-    ///
-    /// Process, may sleep; also from within [`Device::register`].
-    fn port_statistics(device: &Device<Self>) -> PortStatistics;
 
     /// The device has gone: this is the last call for it, and all its objects have been destroyed.
     ///
@@ -240,6 +242,19 @@ pub trait Driver: Sized + Send + Sync + 'static {
         notifier: Arc<CqNotifier>,
     ) -> Result<NewCq<impl PinInit<Self::Cq, Error>>>;
 
+    /// Changes the size of the completion queue of a user program, and tells it in `udata` how to find
+    /// the elements from now on. Returns the number of elements that the queue really has then.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep; several threads at once.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a size that is not allowed, or too small for what is in the queue; any other. The
+    /// queue is as it was then.
+    fn resize_cq(cq: &Cq<Self>, cqe: u32, context: &Ucontext<Self>, udata: &Udata) -> Result<u32>;
+
     /// The completion queue is about to be dropped; no queue pair uses it any more.
     ///
     /// # Context
@@ -310,6 +325,69 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ///
     /// Process, may sleep.
     fn destroy_qp(qp: &Qp<Self>);
+
+    /// Creates a shared receive queue, for a user program if there is a `context`.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for sizes that are not allowed; any other.
+    fn create_srq(
+        pd: &Pd<Self>,
+        attr: &SrqInit,
+        context: Option<&Ucontext<Self>>,
+        udata: Option<&Udata>,
+        notifier: Arc<SrqNotifier>,
+    ) -> Result<NewSrq<impl PinInit<Self::Srq, Error>>>;
+
+    /// Changes the size or the limit of a shared receive queue.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep; several threads at once.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for what is not allowed, or a size too small for what is posted; any other. Nothing is
+    /// changed then.
+    fn modify_srq(
+        srq: &Srq<Self>,
+        change: &SrqChange,
+        context: Option<&Ucontext<Self>>,
+        udata: Option<&Udata>,
+    ) -> Result;
+
+    /// Returns the attributes of a shared receive queue.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the queue is broken.
+    fn query_srq(srq: &Srq<Self>) -> Result<SrqAttr>;
+
+    /// The shared receive queue is about to be dropped; no queue pair uses it any more.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    fn destroy_srq(srq: &Srq<Self>);
+
+    /// Takes one receive request of a kernel user.
+    ///
+    /// # Context
+    ///
+    /// As [`Self::post_send`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::post_send`].
+    fn post_srq_recv(srq: &Srq<Self>, wr: &RecvWr<'_>) -> Result;
 
     /// A user program has written requests to its send queue.
     ///

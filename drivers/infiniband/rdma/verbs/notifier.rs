@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Telling the users of completion queues and queue pairs that something happened.
+//! Telling the users of completion queues, shared receive queues and queue pairs that something happened.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h).
 //! In the tree this file would be `rust/kernel/rdma/notifier.rs`.
@@ -38,22 +38,53 @@ fn synchronize_rcu() {
     unsafe { bindings::synchronize_rcu_expedited() };
 }
 
-/// Notifies the user of a completion queue.
+/// A C object that may be gone.
 ///
 /// # Invariants
 ///
-/// `cq` is null, or live until the end of an RCU grace period that starts after it is set to null.
+/// The pointer is null, or live until the end of an RCU grace period that starts after it is set to
+/// null.
+struct Target<T: 'static>(Atomic<*mut T>);
+
+impl<T> Target<T> {
+    fn none() -> Self {
+        // INVARIANT: The pointer is null.
+        Self(Atomic::new(null_mut()))
+    }
+
+    /// # Safety
+    ///
+    /// `object` must be live until [`Self::clear`] has returned.
+    unsafe fn set(&self, object: *mut T) {
+        // INVARIANT: By the safety requirement; `clear` waits for a grace period.
+        self.0.store(object, Release);
+    }
+
+    /// Waits for those who use the object right now.
+    fn clear(&self) {
+        self.0.store(null_mut(), Relaxed);
+        synchronize_rcu();
+    }
+
+    /// Calls `f` with the object, which is live until `f` returns, if it still exists.
+    fn with(&self, f: impl FnOnce(*mut T)) {
+        let _guard = rcu::read_lock();
+        let object = self.0.load(Acquire);
+        if !object.is_null() {
+            f(object);
+        }
+    }
+}
+
+/// Notifies the user of a completion queue.
 pub struct CqNotifier {
-    cq: Atomic<*mut bindings::ib_cq>,
+    cq: Target<bindings::ib_cq>,
 }
 
 impl CqNotifier {
     pub(super) fn new() -> Result<Arc<Self>> {
-        // INVARIANT: The pointer is null.
-        let this = Self {
-            cq: Atomic::new(null_mut()),
-        };
-        Ok(Arc::new(this, GFP_KERNEL)?)
+        let cq = Target::none();
+        Ok(Arc::new(Self { cq }, GFP_KERNEL)?)
     }
 
     /// From now on, `cq` is notified.
@@ -62,14 +93,13 @@ impl CqNotifier {
     ///
     /// `cq` must be live until [`Self::revoke`] has returned.
     pub(super) unsafe fn arm(&self, cq: *mut bindings::ib_cq) {
-        // INVARIANT: By the safety requirement; `revoke` waits for a grace period.
-        self.cq.store(cq, Release);
+        // SAFETY: By the safety requirement.
+        unsafe { self.cq.set(cq) };
     }
 
     /// Nobody is notified any more; waits for those who do right now.
     pub(super) fn revoke(&self) {
-        self.cq.store(null_mut(), Relaxed);
-        synchronize_rcu();
+        self.cq.clear();
     }
 
     /// Calls the completion handler of the user, if the completion queue still exists.
@@ -79,18 +109,15 @@ impl CqNotifier {
     /// Any but NMI. No lock may be held that `poll_cq` or `req_notify_cq` takes: users may call these
     /// from their handler.
     pub fn notify(&self) {
-        let _guard = rcu::read_lock();
-        let cq = self.cq.load(Acquire);
-        if cq.is_null() {
-            return;
-        }
-        // SAFETY: By the type invariant `cq` is live while `_guard` is. The handler of a kernel user
-        // may be set after creation, but before the user arms the queue.
-        let (handler, context) = unsafe { ((*cq).comp_handler, (*cq).cq_context) };
-        if let Some(handler) = handler {
-            // SAFETY: The handler was given for this completion queue, with this context.
-            unsafe { handler(cq, context) };
-        }
+        self.cq.with(|cq| {
+            // SAFETY: `cq` is live here. The handler of a kernel user may be set after creation, but
+            // before the user arms the queue.
+            let (handler, context) = unsafe { ((*cq).comp_handler, (*cq).cq_context) };
+            if let Some(handler) = handler {
+                // SAFETY: The handler was given for this completion queue, with this context.
+                unsafe { handler(cq, context) };
+            }
+        });
     }
 
     /// Tells the user that the completion queue is broken, e.g. because it overflowed
@@ -100,24 +127,82 @@ impl CqNotifier {
     ///
     /// As [`Self::notify`].
     pub fn error(&self) {
-        let _guard = rcu::read_lock();
-        let cq = self.cq.load(Acquire);
-        if cq.is_null() {
-            return;
-        }
-        // SAFETY: By the type invariant `cq` is live while `_guard` is.
-        let (handler, context, device) =
-            unsafe { ((*cq).event_handler, (*cq).cq_context, (*cq).device) };
-        let Some(handler) = handler else { return };
-        let mut event = bindings::ib_event {
-            device,
-            event: bindings::ib_event_type_IB_EVENT_CQ_ERR,
-            ..pin_init::zeroed()
-        };
-        event.element.cq = cq;
-        // SAFETY: The handler was given for this completion queue, with this context; it does not
-        // keep `event`.
-        unsafe { handler(&mut event, context) };
+        self.cq.with(|cq| {
+            // SAFETY: `cq` is live here.
+            let (handler, context, device) =
+                unsafe { ((*cq).event_handler, (*cq).cq_context, (*cq).device) };
+            let Some(handler) = handler else { return };
+            let mut event = bindings::ib_event {
+                device,
+                event: bindings::ib_event_type_IB_EVENT_CQ_ERR,
+                ..pin_init::zeroed()
+            };
+            event.element.cq = cq;
+            // SAFETY: The handler was given for this completion queue, with this context; it does
+            // not keep `event`.
+            unsafe { handler(&mut event, context) };
+        });
+    }
+}
+
+/// What can happen to a shared receive queue; C: `enum ib_event_type`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub enum SrqEvent {
+    /// There are less receives than the limit.
+    LimitReached = bindings::ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED,
+    /// Error that broke the queue.
+    Error = bindings::ib_event_type_IB_EVENT_SRQ_ERR,
+}
+
+/// Notifies the user of a shared receive queue.
+pub struct SrqNotifier {
+    srq: Target<bindings::ib_srq>,
+}
+
+impl SrqNotifier {
+    pub(super) fn new() -> Result<Arc<Self>> {
+        let srq = Target::none();
+        Ok(Arc::new(Self { srq }, GFP_KERNEL)?)
+    }
+
+    /// From now on, `srq` is notified.
+    ///
+    /// # Safety
+    ///
+    /// `srq` must be live until [`Self::revoke`] has returned.
+    pub(super) unsafe fn arm(&self, srq: *mut bindings::ib_srq) {
+        // SAFETY: By the safety requirement.
+        unsafe { self.srq.set(srq) };
+    }
+
+    /// Nobody is notified any more; waits for those who do right now.
+    pub(super) fn revoke(&self) {
+        self.srq.clear();
+    }
+
+    /// Tells the user of the shared receive queue about `event`, if it still exists.
+    ///
+    /// # Context
+    ///
+    /// Any but NMI. No lock may be held that `post_srq_recv` takes: users may call it from their
+    /// handler.
+    pub fn event(&self, event: SrqEvent) {
+        self.srq.with(|srq| {
+            // SAFETY: `srq` is live here; this was set before its creation.
+            let (handler, context, device) =
+                unsafe { ((*srq).event_handler, (*srq).srq_context, (*srq).device) };
+            let Some(handler) = handler else { return };
+            let mut event = bindings::ib_event {
+                device,
+                event: event as u32,
+                ..pin_init::zeroed()
+            };
+            event.element.srq = srq;
+            // SAFETY: The handler was given for this shared receive queue, with this context; it
+            // does not keep `event`.
+            unsafe { handler(&mut event, context) };
+        });
     }
 }
 

@@ -15,6 +15,7 @@ use super::{
     cq::Cq,
     notifier::QpNotifier,
     pd::Pd,
+    srq::Srq,
     ucontext::Ucontext,
     wr::{
         RecvWr,
@@ -47,6 +48,8 @@ pub struct QpInit<'a, D: Driver> {
     pub send_cq: &'a Cq<D>,
     /// Completion queue for receives.
     pub recv_cq: &'a Cq<D>,
+    /// Where receives come from, if not from a queue of its own.
+    pub srq: Option<&'a Srq<D>>,
     /// Flags of `enum ib_qp_create_flags`.
     pub create_flags: u32,
     /// Port, for types that are bound to one.
@@ -68,7 +71,7 @@ pub struct NewQp<I> {
 /// # Invariants
 ///
 /// `ib` was filled in by the core, with a device, protection domain and completion queues of driver
-/// `D`; the other fields are initialised.
+/// `D`, perhaps with a shared receive queue; the other fields are initialised.
 #[repr(C)]
 pub struct Qp<D: Driver> {
     ib: Opaque<bindings::ib_qp>,
@@ -126,6 +129,12 @@ impl<D: Driver> Qp<D> {
         unsafe { Cq::from_raw((*self.ib.get()).recv_cq) }
     }
 
+    /// The shared receive queue, if there is one.
+    pub fn srq(&self) -> Option<&Srq<D>> {
+        // SAFETY: By the type invariant; the core counts queue pairs in their shared receive queue.
+        unsafe { Srq::from_raw((*self.ib.get()).srq) }
+    }
+
     /// The number, as peers name it.
     pub fn qpn(&self) -> u32 {
         // SAFETY: By the type invariant; it does not change after creation.
@@ -169,7 +178,7 @@ impl<D: Driver> VTable<D> {
             let attr = unsafe { &mut *attr };
             // SAFETY: `qp` is valid by the safety requirement.
             let (pd, user) = unsafe { ((*qp).pd, !(*qp).uobject.is_null()) };
-            if !attr.srq.is_null() || !attr.xrcd.is_null() || !attr.rwq_ind_tbl.is_null() {
+            if !attr.xrcd.is_null() || !attr.rwq_ind_tbl.is_null() {
                 return Err(EOPNOTSUPP);
             }
             if pd.is_null() || attr.send_cq.is_null() || attr.recv_cq.is_null() {
@@ -187,6 +196,8 @@ impl<D: Driver> VTable<D> {
                 send_cq: unsafe { Cq::from_raw(attr.send_cq) },
                 // SAFETY: As above.
                 recv_cq: unsafe { Cq::from_raw(attr.recv_cq) },
+                // SAFETY: As above, or null.
+                srq: unsafe { Srq::from_raw(attr.srq) },
                 create_flags: attr.create_flags,
                 port: attr.port_num,
             };
@@ -367,7 +378,7 @@ impl<D: Driver> VTable<D> {
             let next = unsafe { (*wr).next };
             // SAFETY: As above: a request for this queue pair, not yet posted.
             let request = unsafe { RecvWr::new(&*wr) };
-            let ret = if qp.user {
+            let ret = if qp.user || qp.srq().is_some() {
                 Err(EINVAL)
             } else {
                 D::post_recv(qp, &request)

@@ -8,14 +8,24 @@
 
 use crate::{
     fifo::Fifo,
-    queue::Producer, //
+    queue::{
+        Producer,
+        Ring, //
+    }, //
 };
 use kernel::{
+    new_mutex,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
 };
 use rdma::{
-    sync::SpinLockIrqSave,
+    sync::{
+        Number,
+        SpinLockIrqSave, //
+    },
     verbs::{
         CqNotifier,
         QpNotifier,
@@ -23,8 +33,6 @@ use rdma::{
         WcSink, //
     }, //
 };
-use roce::env::CqOverflow;
-
 /// When the completion handler is to be called.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Armed {
@@ -62,26 +70,46 @@ struct State {
     overflowed: bool,
 }
 
+/// The queue is full, or was once: the element is lost.
+pub(crate) struct Overflow {
+    /// It is the first: [`CompletionQueue::report_overflow`] is due.
+    pub(crate) first: bool,
+}
+
 /// A completion queue.
 #[pin_data]
 pub(crate) struct CompletionQueue {
     notifier: Arc<CqNotifier>,
+    /// Counts it among those of the device.
+    _number: Number,
+    /// One change of the size at a time.
+    #[pin]
+    resizing: Mutex<()>,
     #[pin]
     state: SpinLockIrqSave<State>,
 }
 
 impl CompletionQueue {
     /// A CQ whose elements go to a ring that user space polls.
-    pub(crate) fn new_user(ring: Producer, notifier: Arc<CqNotifier>) -> Result<Arc<Self>> {
-        Self::new(Store::User(ring), notifier)
+    pub(crate) fn new_user(
+        ring: Producer,
+        number: Number,
+        notifier: Arc<CqNotifier>,
+    ) -> Result<Arc<Self>> {
+        Self::new(Store::User(ring), number, notifier)
     }
 
     /// A CQ of a kernel user, with room for `capacity` elements.
-    pub(crate) fn new_kernel(capacity: u32, notifier: Arc<CqNotifier>) -> Result<Arc<Self>> {
-        Self::new(Store::Kernel(Fifo::new(capacity as usize)?), notifier)
+    pub(crate) fn new_kernel(
+        capacity: u32,
+        number: Number,
+        notifier: Arc<CqNotifier>,
+    ) -> Result<Arc<Self>> {
+        let fifo = Fifo::new(capacity as usize)?;
+        Self::new(Store::Kernel(fifo), number, notifier)
     }
 
-    fn new(store: Store, notifier: Arc<CqNotifier>) -> Result<Arc<Self>> {
+    fn new(store: Store, number: Number, notifier: Arc<CqNotifier>) -> Result<Arc<Self>> {
         let state = State {
             store,
             armed: Armed::No,
@@ -90,6 +118,8 @@ impl CompletionQueue {
         Arc::pin_init(
             pin_init!(Self {
                 notifier,
+                _number: number,
+                resizing <- new_mutex!((), "ferroce_resize"),
                 state <- rdma::new_spinlock_irqsave!(state, "ferroce_cq"),
             }),
             GFP_KERNEL,
@@ -109,11 +139,12 @@ impl CompletionQueue {
         wc: &Wc,
         qp: &Arc<QpNotifier>,
         solicited: bool,
-    ) -> Result<bool, CqOverflow> {
+    ) -> Result<bool, Overflow> {
         let mut state = self.state.lock();
         if state.overflowed || state.store.push(wc, qp).is_err() {
+            let first = !state.overflowed;
             state.overflowed = true;
-            return Err(CqOverflow);
+            return Err(Overflow { first });
         }
         let due = match state.armed {
             Armed::No => false,
@@ -124,6 +155,36 @@ impl CompletionQueue {
             state.armed = Armed::No;
         }
         Ok(due)
+    }
+
+    /// Moves the queue of a user program to another ring, with what is in it.
+    ///
+    /// # Context
+    ///
+    /// Process context, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the ring is too small for that, if the queue has overflowed, or is that of a kernel
+    /// user; then nothing has changed.
+    pub(crate) fn resize(&self, ring: Ring) -> Result {
+        let _one = self.resizing.lock();
+        let mut transfer = match &self.state.lock().store {
+            Store::User(producer) => producer.begin_resize(ring),
+            Store::Kernel(_) => return Err(EINVAL),
+        };
+        transfer.copy()?;
+        let mut state = self.state.lock();
+        if state.overflowed {
+            return Err(EINVAL);
+        }
+        match &mut state.store {
+            Store::User(producer) => producer.finish_resize(&mut transfer)?,
+            Store::Kernel(_) => return Err(EINVAL),
+        }
+        // The old ring goes with the transfer, once the lock is dropped.
+        drop(state);
+        Ok(())
     }
 
     /// Calls the completion handler.

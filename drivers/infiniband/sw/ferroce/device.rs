@@ -21,14 +21,17 @@ pub(crate) enum Ferroce {}
 /// Limits that the device reports and keeps.
 pub(crate) mod limits {
     pub(crate) const MAX_QP: u32 = 1 << 20;
-    pub(crate) const MAX_QP_WR: u32 = 1 << 15;
+    /// One slot of a ring stays empty: this is what fills one.
+    pub(crate) const MAX_QP_WR: u32 = (1 << 15) - 1;
     pub(crate) const MAX_SGE: u32 = 32;
     pub(crate) const MAX_INLINE: u32 = 512;
     pub(crate) const MAX_CQ: u32 = 1 << 20;
     pub(crate) const MAX_CQE: u32 = (1 << 20) - 1;
+    pub(crate) const MAX_SRQ: u32 = 1 << 20;
+    pub(crate) const MAX_SRQ_WR: u32 = (1 << 15) - 1;
     pub(crate) const MAX_MR: u32 = 1 << 20;
     pub(crate) const MAX_PD: u32 = 1 << 20;
-    pub(crate) const MAX_AH: u32 = 1 << 20;
+    pub(crate) const MAX_AH: u32 = 1 << 16;
     pub(crate) const GID_TABLE: u32 = 1024;
 }
 
@@ -43,7 +46,8 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
         max_qp_wr: limits::MAX_QP_WR,
         device_cap_flags: device_cap::PORT_ACTIVE_EVENT
             | device_cap::SYS_IMAGE_GUID
-            | device_cap::RC_RNR_NAK_GEN,
+            | device_cap::RC_RNR_NAK_GEN
+            | device_cap::SRQ_RESIZE,
         max_send_sge: limits::MAX_SGE,
         max_recv_sge: limits::MAX_SGE,
         max_sge_rd: limits::MAX_SGE,
@@ -55,6 +59,9 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
         max_res_rd_atom: u32::from(MAX_RD_ATOMIC).saturating_mul(limits::MAX_QP),
         max_qp_init_rd_atom: u32::from(MAX_RD_ATOMIC),
         max_ah: limits::MAX_AH,
+        max_srq: limits::MAX_SRQ,
+        max_srq_wr: limits::MAX_SRQ_WR,
+        max_srq_sge: limits::MAX_SGE,
         max_pkeys: 1,
         local_ca_ack_delay: 15,
         ..DeviceAttr::default()
@@ -85,7 +92,6 @@ pub(crate) fn port_attr(device: &Device<Ferroce>) -> Result<PortAttr> {
         active_mtu: port.mtu().code(),
         gid_tbl_len: limits::GID_TABLE,
         pkey_tbl_len: 1,
-        port_cap_flags: port.capabilities(),
         max_msg_sz: crate::qp::MAX_MESSAGE,
         max_vl_num: 1,
         active_width,

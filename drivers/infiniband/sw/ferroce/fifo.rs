@@ -34,6 +34,16 @@ impl<T> Fifo<T> {
         self.used == 0
     }
 
+    /// How many values there are.
+    pub(crate) fn len(&self) -> usize {
+        self.used
+    }
+
+    /// How many values there is room for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.used >= self.slots.len()
     }

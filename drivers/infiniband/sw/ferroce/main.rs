@@ -27,6 +27,7 @@ mod port;
 mod posted;
 mod qp;
 mod queue;
+mod receives;
 mod region;
 mod uapi;
 mod verbs;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Work requests of a kernel user that the QP has not taken yet.
+//! Work requests of a kernel user that nobody has taken yet.
 //!
 //! Kernel users post in any context, with interrupts off as well, so posting only stores the
-//! request here; the QP takes it under its own lock, which is a bottom-half one.
+//! request here; a QP takes it under its own lock, which is a bottom-half one.
 
 use crate::{
     fifo::Fifo,
@@ -14,38 +14,93 @@ use kernel::{
 };
 use rdma::sync::SpinLockIrqSave;
 
-struct Inner<T> {
+/// A bounded queue of requests with their scatter-gather lists, for under a lock.
+pub(crate) struct Requests<T> {
     requests: Fifo<(T, usize)>,
     /// The lists of all slots of `requests`, `max_sge` entries each.
     sges: KVVec<Sge>,
     max_sge: usize,
 }
 
-/// A bounded queue of requests with their scatter-gather lists.
-#[pin_data]
-pub(crate) struct Posted<T> {
-    #[pin]
-    inner: SpinLockIrqSave<Inner<T>>,
-}
-
-impl<T> Posted<T> {
+impl<T> Requests<T> {
     /// Room for `capacity` requests with at most `max_sge` list entries each.
     ///
     /// # Context
     ///
     /// Process context, may sleep.
-    pub(crate) fn new(capacity: u32, max_sge: u32) -> Result<Arc<Self>> {
+    pub(crate) fn new(capacity: u32, max_sge: u32) -> Result<Self> {
         let capacity = capacity.max(1) as usize;
         let max_sge = max_sge.max(1) as usize;
         let total = capacity.checked_mul(max_sge).ok_or(EINVAL)?;
-        let inner = Inner {
+        Ok(Self {
             requests: Fifo::new(capacity)?,
             sges: KVVec::from_elem(Sge::default(), total, GFP_KERNEL)?,
             max_sge,
-        };
+        })
+    }
+
+    /// Stores a request.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the queue is full (as other drivers answer), `EINVAL` if the list is too long.
+    pub(crate) fn push(&mut self, request: T, sges: impl Iterator<Item = Sge>) -> Result {
+        if self.requests.is_full() {
+            return Err(ENOMEM);
+        }
+        let start = self.requests.next_slot().wrapping_mul(self.max_sge);
+        let list = self
+            .sges
+            .get_mut(start..start.wrapping_add(self.max_sge))
+            .ok_or(EINVAL)?;
+        let mut count = 0usize;
+        for sge in sges {
+            *list.get_mut(count).ok_or(EINVAL)? = sge;
+            count = count.wrapping_add(1);
+        }
+        self.requests.push((request, count))
+    }
+
+    /// Takes the oldest request and copies its list to `list`. Returns the request and the length
+    /// of its list.
+    pub(crate) fn pop(&mut self, list: &mut [Sge]) -> Option<(T, usize)> {
+        let (slot, (request, count)) = self.requests.pop()?;
+        let start = slot.wrapping_mul(self.max_sge);
+        let stored = self.sges.get(start..start.wrapping_add(count))?;
+        list.get_mut(..count)?.copy_from_slice(stored);
+        Some((request, count))
+    }
+
+    /// Throws the oldest request away. Returns whether there was one.
+    pub(crate) fn skip(&mut self) -> bool {
+        self.requests.pop().is_some()
+    }
+
+    /// How many requests are waiting.
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// How many requests there is room for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.requests.capacity()
+    }
+}
+
+/// [`Requests`] under a lock of their own.
+#[pin_data]
+pub(crate) struct Posted<T> {
+    #[pin]
+    requests: SpinLockIrqSave<Requests<T>>,
+}
+
+impl<T> Posted<T> {
+    /// As [`Requests::new`].
+    pub(crate) fn new(capacity: u32, max_sge: u32) -> Result<Arc<Self>> {
+        let requests = Requests::new(capacity, max_sge)?;
         Arc::pin_init(
             pin_init!(Self {
-                inner <- rdma::new_spinlock_irqsave!(inner, "ferroce_posted"),
+                requests <- rdma::new_spinlock_irqsave!(requests, "ferroce_posted"),
             }),
             GFP_KERNEL,
         )
@@ -59,47 +114,26 @@ impl<T> Posted<T> {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the queue is full (as other drivers answer), `EINVAL` if the list is too long.
+    /// Those of [`Requests::push`].
     pub(crate) fn push(&self, request: T, sges: impl Iterator<Item = Sge>) -> Result {
-        let mut inner = self.inner.lock();
-        let inner = &mut *inner;
-        if inner.requests.is_full() {
-            return Err(ENOMEM);
-        }
-        let start = inner.requests.next_slot().wrapping_mul(inner.max_sge);
-        let list = inner
-            .sges
-            .get_mut(start..start.wrapping_add(inner.max_sge))
-            .ok_or(EINVAL)?;
-        let mut count = 0usize;
-        for sge in sges {
-            *list.get_mut(count).ok_or(EINVAL)? = sge;
-            count = count.wrapping_add(1);
-        }
-        inner.requests.push((request, count))
+        self.requests.lock().push(request, sges)
     }
 
-    /// Takes the oldest request and copies its list to `list`. Returns the request and the length
-    /// of its list.
+    /// Takes the oldest request, as [`Requests::pop`].
     ///
     /// # Context
     ///
     /// Any.
     pub(crate) fn pop(&self, list: &mut [Sge]) -> Option<(T, usize)> {
-        let mut inner = self.inner.lock();
-        let (slot, (request, count)) = inner.requests.pop()?;
-        let start = slot.wrapping_mul(inner.max_sge);
-        let stored = inner.sges.get(start..start.wrapping_add(count))?;
-        list.get_mut(..count)?.copy_from_slice(stored);
-        Some((request, count))
+        self.requests.lock().pop(list)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.inner.lock().requests.is_empty()
+        self.requests.lock().len() == 0
     }
 
     /// Throws everything away.
     pub(crate) fn clear(&self) {
-        while self.inner.lock().requests.pop().is_some() {}
+        while self.requests.lock().skip() {}
     }
 }

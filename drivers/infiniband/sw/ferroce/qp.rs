@@ -14,7 +14,7 @@
 //! down, which waits for them. Packets in flight hold nothing of ours.
 
 mod fetch;
-mod receives;
+mod receiver;
 mod sends;
 mod transmit;
 mod world;
@@ -24,7 +24,8 @@ use crate::{
     counters::PortCounter,
     error::errno,
     port::Port,
-    posted::Posted, //
+    posted::Posted,
+    receives::ReceiveQueue, //
 };
 use kernel::{
     prelude::*,
@@ -52,6 +53,7 @@ use rdma::{
         QpNotifier, //
     }, //
 };
+use receiver::Receiver;
 use roce::{
     qp::{
         attr::QpAttr,
@@ -85,10 +87,6 @@ pub(crate) use fetch::{
     UserSends, //
     MAX_MESSAGE,
 };
-pub(crate) use receives::{
-    ReceiveQueue,
-    ReceiveSource, //
-};
 pub(crate) use world::Inbound as InboundPacket;
 
 /// The protocol state with storage from this driver.
@@ -119,7 +117,7 @@ pub(crate) struct QpParts {
     pub(crate) send_cq: Arc<CompletionQueue>,
     pub(crate) recv_cq: Arc<CompletionQueue>,
     pub(crate) sends: SendSource,
-    pub(crate) receives: ReceiveQueue,
+    pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) caps: QpCaps,
     pub(crate) signal_all: bool,
 }
@@ -137,7 +135,7 @@ pub(crate) struct QueriedAttr {
 struct Io {
     sends: SendSource,
     slots: Slots,
-    receives: ReceiveQueue,
+    receives: Receiver,
     av: Option<AddressVector>,
     flow: Option<Flow>,
     /// Access flags as they were set, those that mean nothing on the wire included.
@@ -169,8 +167,7 @@ pub(crate) struct QueuePair {
     signal_all: bool,
     /// Sends of a kernel user, posted in any context.
     kernel_sends: Option<Arc<Posted<KernelSend>>>,
-    /// Receives of a kernel user, posted in any context.
-    kernel_receives: Option<Arc<Posted<u64>>>,
+    receives: Arc<ReceiveQueue>,
     /// The QP is in error, for those who may not take its lock.
     flushing: Atomic<bool>,
     timer: Timer<QueuePair>,
@@ -197,13 +194,16 @@ impl QueuePair {
             GFP_KERNEL,
         )?;
         let kernel_sends = parts.sends.kernel();
-        let kernel_receives = parts.receives.kernel();
+        let mut core = Qp::new(parts.kind, parts.qpn, wqes, KVVec::new());
+        if parts.receives.is_shared() {
+            core.share_receives();
+        }
         let state = State {
-            core: Qp::new(parts.kind, parts.qpn, wqes, KVVec::new()),
+            core,
             io: Io {
                 sends: parts.sends,
                 slots: Slots::new(in_flight, parts.caps.max_send_sge)?,
-                receives: parts.receives,
+                receives: Receiver::new(parts.receives.clone())?,
                 av: None,
                 flow: None,
                 access_flags: 0,
@@ -225,7 +225,7 @@ impl QueuePair {
                 caps: parts.caps,
                 signal_all: parts.signal_all,
                 kernel_sends,
-                kernel_receives,
+                receives: parts.receives,
                 flushing: Atomic::new(false),
                 timer: Timer::new()?,
                 work,
@@ -371,9 +371,9 @@ impl QueuePair {
         self.kernel_sends.as_deref()
     }
 
-    /// Receives of a kernel user.
-    pub(crate) fn kernel_receives(&self) -> Option<&Posted<u64>> {
-        self.kernel_receives.as_deref()
+    /// Where its receives come from.
+    pub(crate) fn receives(&self) -> &ReceiveQueue {
+        &self.receives
     }
 
     /// Makes the QP look at its queues soon.

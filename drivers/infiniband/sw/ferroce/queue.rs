@@ -20,12 +20,49 @@ use rdma::{
     verbs::Ucontext, //
 };
 
-/// A ring's memory and geometry.
-pub(crate) struct Ring {
+/// The memory of a ring and its geometry. A clone is the same memory.
+#[derive(Clone)]
+struct Area {
     memory: Arc<SharedMemory>,
-    entry: MmapEntry,
     shift: u32,
     mask: u32,
+}
+
+impl Area {
+    /// Byte offset of slot `index` in the mapping.
+    #[inline]
+    fn offset(&self, index: u32) -> usize {
+        ((index & self.mask) as usize)
+            .wrapping_shl(self.shift)
+            .wrapping_add(queue_buf::DATA)
+    }
+
+    /// Bytes of a slot.
+    fn elem_bytes(&self) -> u32 {
+        1u32.wrapping_shl(self.shift)
+    }
+
+    #[inline]
+    fn producer(&self) -> u32 {
+        self.memory.load_acquire(queue_buf::PRODUCER) & self.mask
+    }
+
+    #[inline]
+    fn consumer(&self) -> u32 {
+        self.memory.load_acquire(queue_buf::CONSUMER) & self.mask
+    }
+
+    /// How far slot `to` is after slot `from`.
+    #[inline]
+    fn distance(&self, from: u32, to: u32) -> u32 {
+        to.wrapping_sub(from) & self.mask
+    }
+}
+
+/// A ring that user space can map.
+pub(crate) struct Ring {
+    area: Area,
+    entry: MmapEntry,
 }
 
 impl Ring {
@@ -64,12 +101,12 @@ impl Ring {
         memory.store_release(queue_buf::LOG2_ELEM_SIZE, shift);
         memory.store_release(queue_buf::INDEX_MASK, mask);
         let entry = ucontext.map(memory.clone())?;
-        Ok(Self {
+        let area = Area {
             memory,
-            entry,
             shift,
             mask,
-        })
+        };
+        Ok(Self { area, entry })
     }
 
     /// What the provider needs to map the ring.
@@ -79,30 +116,12 @@ impl Ring {
 
     /// The most elements that the ring can hold.
     pub(crate) fn capacity(&self) -> u32 {
-        self.mask
-    }
-
-    /// Byte offset of slot `index` in the mapping.
-    #[inline]
-    fn offset(&self, index: u32) -> usize {
-        ((index & self.mask) as usize)
-            .wrapping_shl(self.shift)
-            .wrapping_add(queue_buf::DATA)
+        self.area.mask
     }
 
     /// Bytes of a slot.
     pub(crate) fn elem_bytes(&self) -> u32 {
-        1u32.wrapping_shl(self.shift)
-    }
-
-    #[inline]
-    fn producer(&self) -> u32 {
-        self.memory.load_acquire(queue_buf::PRODUCER) & self.mask
-    }
-
-    #[inline]
-    fn consumer(&self) -> u32 {
-        self.memory.load_acquire(queue_buf::CONSUMER) & self.mask
+        self.area.elem_bytes()
     }
 
     /// Copies `buf.len()` bytes from `offset` bytes into slot `index`.
@@ -115,8 +134,99 @@ impl Ring {
         if end > self.elem_bytes() as usize {
             return Err(EINVAL);
         }
-        self.memory
-            .read(self.offset(index).wrapping_add(offset), buf)
+        let area = &self.area;
+        area.memory
+            .read(area.offset(index).wrapping_add(offset), buf)
+    }
+}
+
+/// The elements of a ring on their way to another one, which takes its place.
+///
+/// Most are copied before the owner of the ring locks it ([`Self::copy`]), the rest under its
+/// lock. What the other side changes meanwhile it changes for itself.
+pub(crate) struct Transfer {
+    from: Area,
+    to: Ring,
+    /// The first element, as it was at the beginning.
+    start: u32,
+    /// So many have been copied.
+    copied: u32,
+}
+
+/// A transfer goes on without the lock while there are more elements than this left to copy,
+const FEW: u32 = 64;
+
+/// and at most so often: elements may come in faster than they are copied.
+const ROUNDS: u32 = 8;
+
+impl Transfer {
+    fn new(from: &Area, start: u32, to: Ring) -> Self {
+        Self {
+            from: from.clone(),
+            to,
+            start,
+            copied: 0,
+        }
+    }
+
+    /// Copies what is in the ring now, but perhaps for the last few.
+    ///
+    /// # Context
+    ///
+    /// Process context; no lock of the ring's owner.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the other ring is too small.
+    pub(crate) fn copy(&mut self) -> Result {
+        for _ in 0..ROUNDS {
+            let end = self.from.producer();
+            let left = self
+                .from
+                .distance(self.start, end)
+                .wrapping_sub(self.copied);
+            if left <= FEW {
+                break;
+            }
+            self.copy_until(end)?;
+        }
+        Ok(())
+    }
+
+    fn copy_until(&mut self, end: u32) -> Result {
+        const PIECE: usize = 64;
+        let count = self.from.distance(self.start, end);
+        let to = &self.to.area;
+        if count > to.mask {
+            return Err(EINVAL);
+        }
+        let bytes = self.from.elem_bytes().min(to.elem_bytes()) as usize;
+        let mut piece = [0u8; PIECE];
+        for n in self.copied..count {
+            let (src, dst) = (
+                self.from.offset(self.start.wrapping_add(n)),
+                to.offset(n), //
+            );
+            for at in (0..bytes).step_by(PIECE) {
+                self.from.memory.read(src.wrapping_add(at), &mut piece)?;
+                to.memory.write(dst.wrapping_add(at), &piece)?;
+            }
+        }
+        self.copied = count;
+        Ok(())
+    }
+
+    /// Copies the rest, up to `end`, and puts the new ring in the place of `ring`; the first
+    /// element that has not been passed was `first`. Returns the indices of first and end there.
+    /// What is left of the transfer is to be dropped when no lock is held.
+    fn finish(&mut self, ring: &mut Ring, first: u32, end: u32) -> Result<(u32, u32)> {
+        self.copy_until(end)?;
+        let first = self.from.distance(self.start, first).min(self.copied);
+        let memory = &self.to.area.memory;
+        memory.store_release(queue_buf::CONSUMER, first);
+        memory.store_release(queue_buf::PRODUCER, self.copied);
+        core::mem::swap(ring, &mut self.to);
+        Ok((first, self.copied))
     }
 }
 
@@ -139,21 +249,51 @@ impl Consumer {
     /// The index of the next filled slot, if there is one.
     #[inline]
     pub(crate) fn peek(&self) -> Option<u32> {
-        (self.ring.producer() != self.next).then_some(self.next)
+        (self.ring.area.producer() != self.next).then_some(self.next)
+    }
+
+    /// Whether the index of user space is none: the ring was written to at random.
+    #[inline]
+    pub(crate) fn is_broken(&self) -> bool {
+        let area = &self.ring.area;
+        area.memory.load_relaxed(queue_buf::PRODUCER) > area.mask
+    }
+
+    /// The number of filled slots.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        let area = &self.ring.area;
+        area.distance(self.next, area.producer())
+    }
+
+    /// Begins to move to another ring.
+    pub(crate) fn begin_resize(&self, to: Ring) -> Transfer {
+        Transfer::new(&self.ring.area, self.next, to)
+    }
+
+    /// Moves to the ring that `transfer` leads to.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is too small; then nothing has changed.
+    pub(crate) fn finish_resize(&mut self, transfer: &mut Transfer) -> Result {
+        let end = self.ring.area.producer();
+        (self.next, _) = transfer.finish(&mut self.ring, self.next, end)?;
+        Ok(())
     }
 
     /// Goes on to the next slot; user space does not see that yet.
     #[inline]
     pub(crate) fn advance(&mut self) {
-        self.next = self.next.wrapping_add(1) & self.ring.mask;
+        self.next = self.next.wrapping_add(1) & self.ring.area.mask;
     }
 
     /// Gives all slots before `index` back to user space.
     #[inline]
     pub(crate) fn release(&self, index: u32) {
-        self.ring
-            .memory
-            .store_release(queue_buf::CONSUMER, index & self.ring.mask);
+        let area = &self.ring.area;
+        area.memory
+            .store_release(queue_buf::CONSUMER, index & area.mask);
     }
 
     /// Gives all slots that were passed back to user space.
@@ -164,7 +304,7 @@ impl Consumer {
 
     /// Throws away whatever is posted (reset of a QP). Returns the new position.
     pub(crate) fn discard(&mut self) -> u32 {
-        self.next = self.ring.producer();
+        self.next = self.ring.area.producer();
         self.release(self.next);
         self.next
     }
@@ -184,7 +324,7 @@ impl Producer {
 
     /// Whether user space has taken everything.
     pub(crate) fn is_empty(&self) -> bool {
-        self.ring.consumer() == self.next
+        self.ring.area.consumer() == self.next
     }
 
     /// Puts `elem` in the next slot and publishes it.
@@ -193,16 +333,34 @@ impl Producer {
     ///
     /// `ENOSPC` if the ring is full.
     pub(crate) fn push(&mut self, elem: &[u8]) -> Result {
-        let after = self.next.wrapping_add(1) & self.ring.mask;
-        if after == self.ring.consumer() {
+        let area = &self.ring.area;
+        let after = self.next.wrapping_add(1) & area.mask;
+        if after == area.consumer() {
             return Err(ENOSPC);
         }
-        if elem.len() > self.ring.elem_bytes() as usize {
+        if elem.len() > area.elem_bytes() as usize {
             return Err(EINVAL);
         }
-        self.ring.memory.write(self.ring.offset(self.next), elem)?;
+        area.memory.write(area.offset(self.next), elem)?;
         self.next = after;
-        self.ring.memory.store_release(queue_buf::PRODUCER, after);
+        area.memory.store_release(queue_buf::PRODUCER, after);
+        Ok(())
+    }
+
+    /// Begins to move to another ring. User space must not take elements until the end.
+    pub(crate) fn begin_resize(&self, to: Ring) -> Transfer {
+        let area = &self.ring.area;
+        Transfer::new(area, area.consumer(), to)
+    }
+
+    /// Moves to the ring that `transfer` leads to.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is too small; then nothing has changed.
+    pub(crate) fn finish_resize(&mut self, transfer: &mut Transfer) -> Result {
+        let first = self.ring.area.consumer();
+        (_, self.next) = transfer.finish(&mut self.ring, first, self.next)?;
         Ok(())
     }
 }

@@ -42,11 +42,31 @@ pub(crate) struct CreateAhResponse {
     pub(crate) reserved: u32,
 }
 
-/// `struct rxe_create_qp_resp`.
+/// `struct rxe_create_srq_resp`.
 #[derive(Clone, Copy, Immutable, IntoBytes)]
 #[repr(C)]
+pub(crate) struct CreateSrqResponse {
+    /// The queue.
+    pub(crate) ring: MmapInfo,
+    /// Its number.
+    pub(crate) srq_num: u32,
+    /// Zero.
+    pub(crate) reserved: u32,
+}
+
+/// `struct rxe_modify_srq_cmd`.
+#[derive(Clone, Copy, FromBytes, IntoBytes)]
+#[repr(C)]
+pub(crate) struct ModifySrqCommand {
+    /// Where in user space to write the [`MmapInfo`] of the new ring.
+    pub(crate) mmap_info_addr: u64,
+}
+
+/// `struct rxe_create_qp_resp`.
+#[derive(Clone, Copy, Default, Immutable, IntoBytes)]
+#[repr(C)]
 pub(crate) struct CreateQpResponse {
-    /// The receive queue.
+    /// The receive queue; zero if it is a shared one.
     pub(crate) rq: MmapInfo,
     /// The send queue.
     pub(crate) sq: MmapInfo,
@@ -152,6 +172,8 @@ pub(crate) struct Sge {
 const _: () = {
     assert!(size_of::<MmapInfo>() == 16);
     assert!(size_of::<CreateQpResponse>() == 32);
+    assert!(size_of::<CreateSrqResponse>() == 24);
+    assert!(size_of::<ModifySrqCommand>() == 8);
     assert!(size_of::<SendWqe>() == 208);
     assert!(core::mem::offset_of!(SendWqe, operands) == 24);
     assert!(core::mem::offset_of!(SendWqe, dma) == 184);

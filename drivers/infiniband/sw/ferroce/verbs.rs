@@ -6,6 +6,7 @@ mod cq;
 mod mr;
 mod post;
 mod qp;
+mod srq;
 
 use crate::{
     address::AddressHandle,
@@ -23,6 +24,7 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
+    sync::Number,
     udata::Udata,
     umem::KernelMemory,
     verbs::{
@@ -40,16 +42,21 @@ use rdma::{
         NewCq,
         NewMr,
         NewQp,
+        NewSrq,
         Pd,
         PortAttr,
         PortModify,
-        PortStatistics,
         Qp,
         QpAttr,
         QpInit,
         QpNotifier,
         RecvWr,
         SendWr,
+        Srq,
+        SrqAttr,
+        SrqChange,
+        SrqInit,
+        SrqNotifier,
         Ucontext,
         WcSink, //
     }, //
@@ -69,10 +76,11 @@ impl Driver for Ferroce {
 
     type Device = Arc<Port>;
     type Ucontext = ();
-    type Pd = ();
+    type Pd = Number;
     type Ah = Arc<AddressHandle>;
     type Cq = Arc<CompletionQueue>;
     type Qp = Arc<QueuePair>;
+    type Srq = srq::SharedReceives;
     type Mr = mr::Registration;
 
     fn query_device(device: &Device<Self>, attr: &mut DeviceAttr) -> Result {
@@ -85,21 +93,15 @@ impl Driver for Ferroce {
         Ok(())
     }
 
-    fn modify_port(device: &Device<Self>, change: &PortModify) -> Result {
-        if change.shutdown {
+    fn modify_port(_device: &Device<Self>, change: &PortModify) -> Result {
+        if change.shutdown || change.set_port_cap_mask != 0 || change.clr_port_cap_mask != 0 {
             return Err(EOPNOTSUPP);
         }
-        let port = device.drv();
-        port.change_capabilities(change.set_port_cap_mask, change.clr_port_cap_mask);
         Ok(())
     }
 
     fn read_counters(device: &Device<Self>, values: &mut [u64]) {
         device.drv().counters.read(values);
-    }
-
-    fn port_statistics(device: &Device<Self>) -> PortStatistics {
-        device.drv().counters.statistics()
     }
 
     fn unregistered(device: &Device<Self>) {
@@ -110,8 +112,9 @@ impl Driver for Ferroce {
         Ok::<(), Error>(())
     }
 
-    fn alloc_pd(_device: &Device<Self>) -> impl PinInit<(), Error> {
-        Ok::<(), Error>(())
+    fn alloc_pd(device: &Device<Self>) -> impl PinInit<Number, Error> {
+        // Counted, and no more: domains are told apart by what the core knows.
+        device.drv().pd_numbers.take(0..device::limits::MAX_PD)
     }
 
     fn create_ah(
@@ -137,13 +140,17 @@ impl Driver for Ferroce {
     }
 
     fn create_cq(
-        _device: &Device<Self>,
+        device: &Device<Self>,
         attr: &CqInit,
         context: Option<&Ucontext<Self>>,
         udata: Option<&Udata>,
         notifier: Arc<CqNotifier>,
     ) -> Result<NewCq<impl PinInit<Arc<CompletionQueue>, Error>>> {
-        cq::create(attr, context, udata, notifier)
+        cq::create(device.drv(), attr, context, udata, notifier)
+    }
+
+    fn resize_cq(cq: &Cq<Self>, cqe: u32, context: &Ucontext<Self>, udata: &Udata) -> Result<u32> {
+        cq::resize(cq.drv(), cqe, context, udata)
     }
 
     fn destroy_cq(_cq: &Cq<Self>) {}
@@ -177,6 +184,35 @@ impl Driver for Ferroce {
 
     fn destroy_qp(qp: &Qp<Self>) {
         qp::destroy(qp.device().drv(), qp.drv());
+    }
+
+    fn create_srq(
+        pd: &Pd<Self>,
+        attr: &SrqInit,
+        context: Option<&Ucontext<Self>>,
+        udata: Option<&Udata>,
+        notifier: Arc<SrqNotifier>,
+    ) -> Result<NewSrq<impl PinInit<srq::SharedReceives, Error>>> {
+        srq::create(pd, attr, context, udata, notifier)
+    }
+
+    fn modify_srq(
+        srq: &Srq<Self>,
+        change: &SrqChange,
+        context: Option<&Ucontext<Self>>,
+        udata: Option<&Udata>,
+    ) -> Result {
+        srq::modify(srq.drv().queue(), change, context, udata)
+    }
+
+    fn query_srq(srq: &Srq<Self>) -> Result<SrqAttr> {
+        srq::query(srq)
+    }
+
+    fn destroy_srq(_srq: &Srq<Self>) {}
+
+    fn post_srq_recv(srq: &Srq<Self>, wr: &RecvWr<'_>) -> Result {
+        post::receive_shared(srq.drv().queue(), wr)
     }
 
     fn doorbell(qp: &Qp<Self>) -> Result {

@@ -34,6 +34,7 @@ use rdma::{
     verbs::{
         NetworkHeader,
         QpEvent as VerbsEvent,
+        SrqEvent,
         Wc,
         WcExtra,
         WcOpcode,
@@ -106,17 +107,22 @@ pub(super) struct Effects {
     notify_recv: bool,
     overflow_send: bool,
     overflow_recv: bool,
+    /// Of the receive queue that the QP shares.
+    receives_low: bool,
+    receives_broken: bool,
     /// One bit for each [`QpEvent`].
     events: u8,
 }
 
 /// Events in the order of their bits in [`Effects::events`].
-const EVENTS: [(QpEvent, VerbsEvent); 5] = [
+const EVENTS: [(QpEvent, VerbsEvent); 6] = [
     (QpEvent::CommEst, VerbsEvent::CommEst),
     (QpEvent::SqDrained, VerbsEvent::SqDrained),
     (QpEvent::ReqErr, VerbsEvent::ReqErr),
     (QpEvent::AccessErr, VerbsEvent::AccessErr),
     (QpEvent::Fatal, VerbsEvent::Fatal),
+    // Behind all others: the consumer may destroy the QP.
+    (QpEvent::LastWqe, VerbsEvent::LastWqeReached),
 ];
 
 impl Effects {
@@ -131,6 +137,12 @@ impl Effects {
         }
         if self.overflow_recv {
             qp.recv_cq.report_overflow();
+        }
+        if self.receives_broken {
+            qp.receives.report(SrqEvent::Error);
+        }
+        if self.receives_low {
+            qp.receives.report(SrqEvent::LimitReached);
         }
         if self.notify_send {
             qp.send_cq.notify();
@@ -185,7 +197,7 @@ impl<'a> World<'a> {
             self.qp.flushing.store(flushing, Relaxed);
         }
         let mut next = core.poll_timeout();
-        if flushing && self.io.receives.is_user() {
+        if flushing && self.io.receives.comes_without_doorbell() {
             // Receives that are posted from now on come without a doorbell.
             let late = Instant(rdma::time::now_ns()).after(self.io.late_interval);
             next = Some(next.map_or(late, |next| next.min(late)));
@@ -218,6 +230,7 @@ impl<'a> World<'a> {
     /// Runs `f` on the memory that `key` names, after checking key, domain, rights and bounds.
     fn with_region(
         &self,
+        pd: usize,
         key: u32,
         va: u64,
         length: u64,
@@ -230,15 +243,22 @@ impl<'a> World<'a> {
             length,
             rights,
         };
-        region::access(&self.qp.port.regions, self.rcu, self.qp.pd, &request, f)
+        region::access(&self.qp.port.regions, self.rcu, pd, &request, f)
     }
 
-    /// Writes `data` to the buffers in `list`, `offset` bytes into them.
-    fn scatter(&self, list: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+    /// Writes `data` to the buffers in `list`, which are in the domain `pd`, `offset` bytes into them.
+    fn scatter(
+        &self,
+        pd: usize,
+        list: &[Sge],
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
         for_chunks(list, offset, data.len(), |sge, va, range| {
             let data = data.get(range).ok_or(MemoryError::Access)?;
             let length = data.len() as u64;
-            self.with_region(sge.lkey, va, length, access::LOCAL_WRITE, |region, at| {
+            let rights = access::LOCAL_WRITE;
+            self.with_region(pd, sge.lkey, va, length, rights, |region, at| {
                 region.write(at, data)
             })
         })
@@ -254,7 +274,9 @@ impl<'a> World<'a> {
         for_chunks(list, offset, buf.len(), |sge, va, range| {
             let buf = buf.get_mut(range).ok_or(MemoryError::Access)?;
             let length = buf.len() as u64;
-            self.with_region(sge.lkey, va, length, 0, |region, at| region.read(at, buf))
+            self.with_region(self.qp.pd, sge.lkey, va, length, 0, |region, at| {
+                region.read(at, buf)
+            })
         })
     }
 
@@ -266,7 +288,8 @@ impl<'a> World<'a> {
         buf: &mut [u8],
     ) -> Result<(), MemoryError> {
         let length = buf.len() as u64;
-        self.with_region(rkey.0, va, length, access::REMOTE_READ, |region, at| {
+        let rights = access::REMOTE_READ;
+        self.with_region(self.qp.pd, rkey.0, va, length, rights, |region, at| {
             region.read(at, buf)
         })
     }
@@ -345,17 +368,25 @@ fn for_chunks(
 
 impl Env for World<'_> {
     fn take_receive(&mut self) -> Receive {
-        self.io.receives.take()
+        let (receive, event) = self.io.receives.take();
+        match event {
+            None => {}
+            Some(SrqEvent::LimitReached) => self.effects.receives_low = true,
+            Some(SrqEvent::Error) => self.effects.receives_broken = true,
+        }
+        receive
     }
 
     fn write_receive(&mut self, offset: u64, payload: Range<u32>) -> Result<(), MemoryError> {
         let data = self.payload(payload)?;
-        self.scatter(self.io.receives.list(), offset, data)
+        let receives = &self.io.receives;
+        self.scatter(receives.pd(), receives.list(), offset, data)
     }
 
     fn write_grh(&mut self) -> Result<(), MemoryError> {
         let grh = self.inbound.ok_or(MemoryError::Fault)?.grh();
-        self.scatter(self.io.receives.list(), 0, &grh)
+        let receives = &self.io.receives;
+        self.scatter(receives.pd(), receives.list(), 0, &grh)
     }
 
     fn write_send(
@@ -365,7 +396,8 @@ impl Env for World<'_> {
         payload: Range<u32>,
     ) -> Result<(), MemoryError> {
         let data = self.payload(payload)?;
-        self.scatter(self.io.slots.list(slot), u64::from(offset), data)
+        let list = self.io.slots.list(slot);
+        self.scatter(self.qp.pd, list, u64::from(offset), data)
     }
 
     fn check_remote(
@@ -379,7 +411,8 @@ impl Env for World<'_> {
             RemoteAccess::Read => access::REMOTE_READ,
             RemoteAccess::Write => access::REMOTE_WRITE,
         };
-        self.with_region(rkey.0, va, u64::from(length), rights, |_, _| Ok(()))
+        let length = u64::from(length);
+        self.with_region(self.qp.pd, rkey.0, va, length, rights, |_, _| Ok(()))
     }
 
     fn write_remote(
@@ -390,7 +423,8 @@ impl Env for World<'_> {
     ) -> Result<(), MemoryError> {
         let data = self.payload(payload)?;
         let length = data.len() as u64;
-        self.with_region(rkey.0, va, length, access::REMOTE_WRITE, |region, at| {
+        let rights = access::REMOTE_WRITE;
+        self.with_region(self.qp.pd, rkey.0, va, length, rights, |region, at| {
             region.write(at, data)
         })
     }
@@ -420,9 +454,9 @@ impl Env for World<'_> {
         let pushed = self.qp.send_cq.push(&wc, &self.qp.notifier, solicited);
         match pushed {
             Ok(due) => self.effects.notify_send |= due,
-            Err(_) => self.effects.overflow_send = true,
+            Err(ref overflow) => self.effects.overflow_send |= overflow.first,
         }
-        pushed.map(|_| ())
+        pushed.map(|_| ()).map_err(|_| CqOverflow)
     }
 
     fn complete_receive(&mut self, cqe: RecvCqe) -> Result<(), CqOverflow> {
@@ -451,9 +485,9 @@ impl Env for World<'_> {
         let pushed = self.qp.recv_cq.push(&wc, &self.qp.notifier, solicited);
         match pushed {
             Ok(due) => self.effects.notify_recv |= due,
-            Err(_) => self.effects.overflow_recv = true,
+            Err(ref overflow) => self.effects.overflow_recv |= overflow.first,
         }
-        pushed.map(|_| ())
+        pushed.map(|_| ()).map_err(|_| CqOverflow)
     }
 
     fn event(&mut self, event: QpEvent) {

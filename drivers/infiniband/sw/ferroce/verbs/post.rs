@@ -7,6 +7,7 @@
 use crate::{
     device::Ferroce,
     qp::QueuePair,
+    receives::ReceiveQueue,
     uapi, //
 };
 use kernel::prelude::*;
@@ -110,14 +111,31 @@ pub(super) fn send(qp: &QueuePair, wr: &SendWr<'_, Ferroce>) -> Result {
 ///
 /// # Errors
 ///
-/// `ENOMEM` if the queue is full, `EINVAL` for a list that is too long.
+/// `ENOMEM` if the queue is full, `EINVAL` for a list that is too long, or if the QP takes its
+/// receives from a shared queue.
 pub(super) fn receive(qp: &QueuePair, wr: &RecvWr<'_>) -> Result {
-    let queue = qp.kernel_receives().ok_or(EINVAL)?;
-    queue.push(wr.wr_id(), wr.sges().map(convert))?;
+    let queue = qp.receives();
+    if queue.is_shared() {
+        return Err(EINVAL);
+    }
+    queue.post(wr.wr_id(), wr.sges().map(convert))?;
     if qp.is_flushing() {
         qp.kick();
     }
     Ok(())
+}
+
+/// Takes a receive request for a shared queue.
+///
+/// # Context
+///
+/// Any.
+///
+/// # Errors
+///
+/// `ENOMEM` if the queue is full, `EINVAL` for a list that is too long.
+pub(super) fn receive_shared(queue: &ReceiveQueue, wr: &RecvWr<'_>) -> Result {
+    queue.post(wr.wr_id(), wr.sges().map(convert))
 }
 
 fn convert(sge: Sge) -> uapi::Sge {

@@ -7,18 +7,23 @@ use crate::{
         Ferroce, //
     },
     port::Port,
-    posted::Posted,
+    posted::{
+        Posted,
+        Requests, //
+    },
     qp::{
         QpParts,
         QueuePair,
-        ReceiveQueue,
-        ReceiveSource,
         SendSource,
         UserSends, //
     },
     queue::{
         Consumer,
         Ring, //
+    },
+    receives::{
+        ReceiveQueue,
+        Source, //
     },
     uapi::{
         self,
@@ -90,11 +95,16 @@ pub(super) fn create(
     if attr.create_flags != 0 {
         return Err(EOPNOTSUPP);
     }
-    check_caps(&attr.caps)?;
+    let mut caps = attr.caps;
+    let shared = attr.srq.map(|srq| srq.drv().queue().clone());
+    if shared.is_some() {
+        (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
+    }
+    check_caps(&caps)?;
     let port = pd.device().drv();
     let queues = match (ucontext, udata) {
-        (Some(ucontext), Some(udata)) => user_queues(ucontext, udata, &attr.caps)?,
-        _ => kernel_queues(&attr.caps)?,
+        (Some(ucontext), Some(udata)) => user_queues(ucontext, udata, &caps, shared, pd.id())?,
+        _ => kernel_queues(&caps, shared, pd.id())?,
     };
     let qpn = if kind == CoreKind::Gsi {
         Qpn::GSI
@@ -156,55 +166,85 @@ fn check_caps(caps: &QpCaps) -> Result {
 
 struct Queues {
     sends: SendSource,
-    receives: ReceiveQueue,
+    receives: Arc<ReceiveQueue>,
     caps: QpCaps,
 }
 
-/// Rings that the user program maps.
-fn user_queues(ucontext: &Ucontext<Ferroce>, udata: &Udata, caps: &QpCaps) -> Result<Queues> {
-    let sge_bytes = |count: u32| count.wrapping_mul(size_of::<Sge>() as u32);
+/// Rings that the user program maps; receives may come from a queue that there is already.
+fn user_queues(
+    ucontext: &Ucontext<Ferroce>,
+    udata: &Udata,
+    caps: &QpCaps,
+    shared: Option<Arc<ReceiveQueue>>,
+    pd: usize,
+) -> Result<Queues> {
     let head = size_of::<uapi::SendWqe>() as u32;
-    let data = sge_bytes(caps.max_send_sge.max(1)).max(caps.max_inline_data);
+    let list = caps
+        .max_send_sge
+        .max(1)
+        .wrapping_mul(size_of::<Sge>() as u32);
+    let data = list.max(caps.max_inline_data);
     let send_ring = Ring::new(ucontext, caps.max_send_wr.max(1), head.wrapping_add(data))?;
-    let recv_bytes =
-        (size_of::<uapi::RecvWqe>() as u32).wrapping_add(sge_bytes(caps.max_recv_sge.max(1)));
-    let recv_ring = Ring::new(ucontext, caps.max_recv_wr.max(1), recv_bytes)?;
-    udata.write(&CreateQpResponse {
-        rq: recv_ring.mmap_info(),
-        sq: send_ring.mmap_info(),
-    })?;
     // Whatever the rounding up of the slots gives, the user may have.
-    let max_inline_data = send_ring
-        .elem_bytes()
-        .saturating_sub(head)
-        .min(limits::MAX_INLINE);
-    let caps = QpCaps {
+    let mut caps = QpCaps {
         max_send_wr: send_ring.capacity(),
-        max_recv_wr: recv_ring.capacity(),
-        max_inline_data,
+        max_inline_data: send_ring
+            .elem_bytes()
+            .saturating_sub(head)
+            .min(limits::MAX_INLINE),
         ..*caps
     };
+    let mut response = CreateQpResponse {
+        sq: send_ring.mmap_info(),
+        ..CreateQpResponse::default()
+    };
+    let receives = match shared {
+        Some(queue) => queue,
+        None => {
+            let ring = receive_ring(ucontext, caps.max_recv_wr, caps.max_recv_sge)?;
+            caps.max_recv_wr = ring.capacity();
+            response.rq = ring.mmap_info();
+            let source = Source::User(Consumer::new(ring));
+            ReceiveQueue::new(source, caps.max_recv_sge, pd, None)?
+        }
+    };
+    udata.write(&response)?;
+    let sends = UserSends::new(Consumer::new(send_ring), caps.max_inline_data);
     Ok(Queues {
-        sends: SendSource::User(UserSends::new(Consumer::new(send_ring), max_inline_data)),
-        receives: ReceiveQueue::new(
-            ReceiveSource::User(Consumer::new(recv_ring)),
-            caps.max_recv_sge,
-        )?,
+        sends: SendSource::User(sends),
+        receives,
         caps,
     })
 }
 
-/// Queues that a kernel user posts to.
-fn kernel_queues(caps: &QpCaps) -> Result<Queues> {
+/// A ring for receives with lists of `max_sge` entries.
+pub(super) fn receive_ring(
+    ucontext: &Ucontext<Ferroce>,
+    max_wr: u32,
+    max_sge: u32,
+) -> Result<Ring> {
+    let list = max_sge.max(1).wrapping_mul(size_of::<Sge>() as u32);
+    let bytes = (size_of::<uapi::RecvWqe>() as u32).wrapping_add(list);
+    Ring::new(ucontext, max_wr.max(1), bytes)
+}
+
+/// Queues that a kernel user posts to; receives may come from one that there is already.
+fn kernel_queues(caps: &QpCaps, shared: Option<Arc<ReceiveQueue>>, pd: usize) -> Result<Queues> {
     let caps = QpCaps {
         max_inline_data: 0,
         ..*caps
     };
     let sends = Posted::new(caps.max_send_wr, caps.max_send_sge)?;
-    let receives = Posted::new(caps.max_recv_wr, caps.max_recv_sge)?;
+    let receives = match shared {
+        Some(queue) => queue,
+        None => {
+            let requests = Requests::new(caps.max_recv_wr, caps.max_recv_sge)?;
+            ReceiveQueue::new(Source::Kernel(requests), caps.max_recv_sge, pd, None)?
+        }
+    };
     Ok(Queues {
         sends: SendSource::Kernel(sends),
-        receives: ReceiveQueue::new(ReceiveSource::Kernel(receives), caps.max_recv_sge)?,
+        receives,
         caps,
     })
 }
