@@ -14,6 +14,7 @@ mod attr;
 mod cq;
 pub(crate) mod device;
 mod driver;
+mod mad;
 mod mr;
 mod notifier;
 mod ops;
@@ -53,6 +54,7 @@ pub use self::{
         DeviceRef, //
     },
     driver::Driver,
+    mad::PortStatistics,
     mr::{
         Mr,
         MrChange,

@@ -2,6 +2,7 @@
 # guest: timeout=600 smp=2 mem=2048
 """A device comes and goes by `rdma link`, tells the truth about itself, and refuses what cannot be."""
 
+import contextlib
 import json
 import os
 import re
@@ -286,7 +287,9 @@ def test_state_follows_the_netdev(bed, linked):
         becomes("DOWN")
         host.run("ip", "link", "set", host.netdev, "up")
         becomes("ACTIVE")
-    assert counters(linked.dev)["link_downed"] > before
+    downs = counters(linked.dev)["link_downed"]
+    assert downs > before
+    assert int(sysfs(linked.dev, "ports/1/counters/link_downed")) == downs
     linked.delete_link()
     linked.run("ip", "link", "set", linked.netdev, "down")
     linked.add_link()
@@ -319,6 +322,27 @@ def test_counters(linked):
     assert names >= (RXE_COUNTERS if RXE else RXE_COUNTERS - {"ack_deferred"}), RXE_COUNTERS - names
     shown = json.loads(run(["rdma", "-j", "statistic", "show", "link", f"{linked.dev}/1"]).out)[0]
     assert set(shown) >= names
+
+
+@pytest.mark.differs_on_rxe("numbers start at 16 on each device")
+def test_qp_numbers(h):
+    """A number that was given back comes round again late, and no two lives of a device begin with the same ones."""
+    from verbs import Endpoint
+    starts = []
+    for _ in range(3):
+        h.add_link()
+        h.gid_index(h.ip4)
+        end = Endpoint(h.dev)
+        seen = [end.qp.qp_num]
+        for _ in range(40):
+            with contextlib.closing(Endpoint(h.dev, share=end)) as other:
+                seen.append(other.qp.qp_num)
+        end.close()
+        assert len(set(seen)) == 41, f"used again: {seen}"
+        assert all(16 <= n < 0xffffff for n in seen), seen
+        starts.append(seen[0])
+        h.delete_link()
+    assert len({n >> 6 for n in starts}) == 3, starts
 
 
 def test_resource_show(linked):

@@ -32,6 +32,15 @@ impl<'a> IpHeader<'a> {
         matches!(self, Self::V4(_))
     }
 
+    /// Whether the destination is a multicast address.
+    #[inline]
+    pub fn is_multicast(&self) -> bool {
+        match self {
+            Self::V4(bytes) => bytes[16] & 0xf0 == 0xe0,
+            Self::V6(bytes) => bytes[24] == 0xff,
+        }
+    }
+
     /// The header as a slice of 20 or 40 bytes.
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {

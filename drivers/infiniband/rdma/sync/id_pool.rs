@@ -29,9 +29,14 @@ struct Idr(Opaque<bindings::idr>);
 unsafe impl Send for Idr {}
 
 impl Idr {
-    fn new() -> impl PinInit<Self> {
-        // SAFETY: `idr_init` initialises all of the memory that it is given, and cannot fail.
-        let init = |slot: *mut Self| unsafe { bindings::idr_init(Opaque::cast_into(slot.cast())) };
+    fn new(cursor: u32) -> impl PinInit<Self> {
+        let init = move |slot: *mut Self| {
+            let idr: *mut bindings::idr = Opaque::cast_into(slot.cast());
+            // SAFETY: `idr_init` initialises all of the memory that it is given, and cannot fail.
+            unsafe { bindings::idr_init(idr) };
+            // SAFETY: Just initialised, and nobody else has it yet (`idr.h:idr_set_cursor`).
+            unsafe { (*idr).idr_next = cursor };
+        };
         // SAFETY: The closure initialises the slot: `Idr` is nothing but the `Opaque<idr>`.
         unsafe {
             pin_init::pin_init_from_closure(move |slot| {
@@ -87,8 +92,14 @@ pub struct IdPool {
 impl IdPool {
     /// Creates a pool with every number free, of which at most `max` may be taken.
     pub fn new(max: u32) -> impl PinInit<Self> {
+        Self::starting_at(0, max)
+    }
+
+    /// The same, but the first number that is taken is `first`, or the start of the range if that is
+    /// greater. A random one keeps the owners of two pools apart that live one after the other.
+    pub fn starting_at(first: u32, max: u32) -> impl PinInit<Self> {
         let taken = pin_init!(Taken {
-            idr <- Idr::new(),
+            idr <- Idr::new(first),
             count: 0,
         });
         pin_init!(Self {

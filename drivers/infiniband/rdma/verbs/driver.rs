@@ -29,6 +29,7 @@ use super::{
         NewCq, //
     },
     device::Device,
+    mad::PortStatistics,
     mr::{
         Mr,
         MrChange,
@@ -147,6 +148,13 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ///
     /// Process, may sleep; a mutex of the counters is held.
     fn read_counters(device: &Device<Self>, values: &mut [u64]);
+
+    /// Tells what the port has counted, for performance management.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep; also from within [`Device::register`].
+    fn port_statistics(device: &Device<Self>) -> PortStatistics;
 
     /// The device has gone: this is the last call for it, and all its objects have been destroyed.
     ///

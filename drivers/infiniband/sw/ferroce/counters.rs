@@ -5,7 +5,10 @@
 //! is dropped has its own.
 
 use kernel::prelude::*;
-use rdma::sync::PerCpuCounters;
+use rdma::{
+    sync::PerCpuCounters,
+    verbs::PortStatistics, //
+};
 use roce::{
     env::Counter,
     wire::Error, //
@@ -62,6 +65,8 @@ pub(crate) enum PortCounter {
     DropNoQp,
     DropBadAddress,
     DropIpOptions,
+    SentMulticast,
+    ReceivedMulticast,
 }
 
 /// Names of the driver's own counters, in the order of [`PortCounter`].
@@ -76,9 +81,11 @@ const PORT: [&CStr; PORT_COUNT] = [
     c"drop_no_qp",
     c"drop_bad_address",
     c"drop_ip_options",
+    c"sent_mcast_pkts",
+    c"rcvd_mcast_pkts",
 ];
 
-const PORT_COUNT: usize = PortCounter::DropIpOptions as usize + 1;
+const PORT_COUNT: usize = PortCounter::ReceivedMulticast as usize + 1;
 const PARSE_FIRST: usize = PORT_COUNT;
 const PROTOCOL_FIRST: usize = PARSE_FIRST + Error::COUNT;
 const COUNT: usize = PROTOCOL_FIRST + Counter::COUNT;
@@ -133,6 +140,25 @@ impl Counters {
     pub(crate) fn read(&self, values: &mut [u64]) {
         for (index, value) in values.iter_mut().enumerate().take(COUNT) {
             *value = self.0.sum(index);
+        }
+    }
+    /// What the counters say in the terms of performance management.
+    pub(crate) fn statistics(&self) -> PortStatistics {
+        let port = |counter: PortCounter| self.0.sum(counter as usize);
+        let protocol = |counter: Counter| self.0.sum(PROTOCOL_FIRST.wrapping_add(counter as usize));
+        let malformed = (PARSE_FIRST..PROTOCOL_FIRST)
+            .fold(0u64, |sum, index| sum.wrapping_add(self.0.sum(index)));
+        PortStatistics {
+            xmit_bytes: port(PortCounter::SentBytes),
+            rcv_bytes: port(PortCounter::ReceivedBytes),
+            xmit_packets: port(PortCounter::SentPackets),
+            rcv_packets: port(PortCounter::ReceivedPackets),
+            multicast_xmit_packets: port(PortCounter::SentMulticast),
+            multicast_rcv_packets: port(PortCounter::ReceivedMulticast),
+            link_downed: port(PortCounter::LinkDowned),
+            rcv_errors: port(PortCounter::DropBadIcrc).wrapping_add(malformed),
+            rcv_constraint_errors: protocol(Counter::DropPKey),
+            xmit_discards: port(PortCounter::SendErrors),
         }
     }
 }

@@ -92,6 +92,7 @@ pub(crate) fn port_attr(device: &Device<Ferroce>) -> Result<PortAttr> {
         active_mtu: port.mtu().code(),
         gid_tbl_len: limits::GID_TABLE,
         pkey_tbl_len: 1,
+        port_cap_flags: port.capabilities(),
         max_msg_sz: crate::qp::MAX_MESSAGE,
         max_vl_num: 1,
         active_width,

@@ -110,6 +110,9 @@ fn dispatch(port: &Port, rcu: &rcu::Guard, packet: &RxPacket) {
     }
     counters.add(PortCounter::ReceivedPackets, 1);
     counters.add(PortCounter::ReceivedBytes, bytes.len() as u64);
+    if packet.ip().is_multicast() {
+        counters.add(PortCounter::ReceivedMulticast, 1);
+    }
     let start = parsed.payload_offset as usize;
     let end = start.saturating_add(parsed.payload_len as usize);
     let inbound = InboundPacket {

@@ -64,6 +64,9 @@ pub(crate) struct Port {
     /// Address handles of user space by number.
     #[pin]
     pub(crate) addresses: RcuMap<AddressHandle>,
+    /// Numbers of QPs. They start anywhere and come round again after all others, so that late
+    /// packets, and peers whose connection manager still waits for them (TimeWait, IBTA 12.9.8.4),
+    /// do not meet a new owner; not even that of a device that was made anew.
     #[pin]
     pub(crate) qp_numbers: IdPool,
     #[pin]
@@ -78,6 +81,8 @@ pub(crate) struct Port {
     ifindex: u32,
     /// Code of the MTU that the interface allows.
     mtu: Atomic<u32>,
+    /// What the managers on this host say that the port can do (`PortInfo:CapabilityMask`).
+    capabilities: Atomic<u32>,
     listeners: Arc<Listeners>,
     #[pin]
     netdev: SpinLockIrqSave<Option<ARef<NetDevice>>>,
@@ -106,7 +111,10 @@ impl Port {
                 regions <- RcuMap::new(10),
                 addresses <- RcuMap::new(6),
                 // QP1 has a number of its own.
-                qp_numbers <- IdPool::new(limits::MAX_QP - 1),
+                qp_numbers <- IdPool::starting_at(
+                    Qpn::new(rdma::time::random_u32()).get(),
+                    limits::MAX_QP - 1,
+                ),
                 region_numbers <- IdPool::new(limits::MAX_MR),
                 address_numbers <- IdPool::new(limits::MAX_AH),
                 srq_numbers: IdPool::new_shared(limits::MAX_SRQ)?,
@@ -116,6 +124,7 @@ impl Port {
                 workqueue,
                 ifindex: netdev.ifindex(),
                 mtu: Atomic::new(roce_mtu(netdev.mtu()).code()),
+                capabilities: Atomic::new(0),
                 listeners,
                 netdev <- rdma::new_spinlock_irqsave!(Some(netdev.into()), "ferroce_netdev"),
                 listener <- new_mutex!(None, "ferroce_listener"),
@@ -154,6 +163,22 @@ impl Port {
     /// The largest MTU whose packets fit the interface.
     pub(crate) fn mtu(&self) -> Mtu {
         Mtu::from_code(self.mtu.load(Relaxed)).unwrap_or(Mtu::M256)
+    }
+
+    /// What the port can do, as its managers say.
+    pub(crate) fn capabilities(&self) -> u32 {
+        self.capabilities.load(Relaxed)
+    }
+
+    /// A manager on this host, such as the connection manager, begins or ends its work.
+    pub(crate) fn change_capabilities(&self, set: u32, clear: u32) {
+        let mut old = self.capabilities();
+        while let Err(now) = self
+            .capabilities
+            .cmpxchg(old, (old | set) & !clear, Relaxed)
+        {
+            old = now;
+        }
     }
 
     /// The MTU of `netdev`, the interface of this port, has changed.

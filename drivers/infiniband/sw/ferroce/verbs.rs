@@ -46,6 +46,7 @@ use rdma::{
         Pd,
         PortAttr,
         PortModify,
+        PortStatistics,
         Qp,
         QpAttr,
         QpInit,
@@ -93,15 +94,21 @@ impl Driver for Ferroce {
         Ok(())
     }
 
-    fn modify_port(_device: &Device<Self>, change: &PortModify) -> Result {
-        if change.shutdown || change.set_port_cap_mask != 0 || change.clr_port_cap_mask != 0 {
+    fn modify_port(device: &Device<Self>, change: &PortModify) -> Result {
+        if change.shutdown {
             return Err(EOPNOTSUPP);
         }
+        let port = device.drv();
+        port.change_capabilities(change.set_port_cap_mask, change.clr_port_cap_mask);
         Ok(())
     }
 
     fn read_counters(device: &Device<Self>, values: &mut [u64]) {
         device.drv().counters.read(values);
+    }
+
+    fn port_statistics(device: &Device<Self>) -> PortStatistics {
+        device.drv().counters.statistics()
     }
 
     fn unregistered(device: &Device<Self>) {

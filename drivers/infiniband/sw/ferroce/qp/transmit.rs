@@ -55,6 +55,8 @@ pub(super) struct Turn {
     runs: [Option<(Run, u32)>; TURN_RUNS],
     /// UDP payload bytes of each packet in `queue`.
     lengths: [u16; TURN_PACKETS],
+    /// One bit for each packet in `queue`: whether it goes to a multicast address.
+    multicast: u64,
 }
 
 impl Turn {
@@ -63,6 +65,7 @@ impl Turn {
             queue: TxQueue::new(),
             runs: [const { None }; TURN_RUNS],
             lengths: [0; TURN_PACKETS],
+            multicast: 0,
         }
     }
 
@@ -73,6 +76,7 @@ impl Turn {
     /// Makes the turn empty again.
     pub(super) fn clear(&mut self) {
         self.runs = [const { None }; TURN_RUNS];
+        self.multicast = 0;
     }
 
     /// Builds what is due, up to the limits of a turn.
@@ -94,6 +98,8 @@ impl Turn {
             while built < run.count {
                 match build_packet(world, &run, built) {
                     Ok(mut packet) => {
+                        let multicast = u64::from(packet.ip().is_multicast());
+                        self.multicast |= multicast.wrapping_shl(self.queue.len() as u32);
                         if let Some(length) = self.lengths.get_mut(self.queue.len()) {
                             *length = packet.payload_mut().len() as u16;
                         }
@@ -139,6 +145,11 @@ impl Turn {
             .fold(0u64, |sum, length| sum.wrapping_add(u64::from(*length)));
         counters.add(PortCounter::SentPackets, u64::from(outcome.sent));
         counters.add(PortCounter::SentBytes, bytes);
+        if self.multicast != 0 {
+            let done = u64::MAX.checked_shl(done as u32).map_or(u64::MAX, |rest| !rest);
+            let count = (self.multicast & done).count_ones();
+            counters.add(PortCounter::SentMulticast, u64::from(count));
+        }
         if outcome.lost != 0 {
             counters.add(PortCounter::SendErrors, u64::from(outcome.lost));
         }
