@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""traffic.py DEV_A DEV_B GID_PREFIX: one of every packet, between two RDMA devices of this host.
+"""traffic.py DEV_A DEV_B GID_PREFIX [placement]: one of every packet, between two RDMA devices of this host.
 
 Opens both devices (RDMA namespaces shared), connects queue pairs between them and sends each
 operation with payloads of every padding, one at a time, so that the order of packets is always
-the same. GID_PREFIX picks the GIDs, e.g. "::ffff:" for IPv4.
+the same. GID_PREFIX picks the GIDs, e.g. "::ffff:" for IPv4. With "placement": only ATOMIC WRITE and FLUSH.
 """
 
 import ipaddress
@@ -18,11 +18,11 @@ from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.mr import MR
 from pyverbs.pd import PD
-from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.qp import QP, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 ACCESS = (e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
-          | e.IBV_ACCESS_REMOTE_ATOMIC)
+          | e.IBV_ACCESS_REMOTE_ATOMIC | e.IBV_ACCESS_FLUSH_GLOBAL)
 SIZE = 8192
 MTU = 256
 # Every padding, in one packet and in the last of several; nothing; full packets only.
@@ -59,6 +59,16 @@ class End:
         attr.qp_access_flags = ACCESS
         return QP(self.pd, init, attr)
 
+    def qp_ex(self):
+        cap = QPCap(max_send_wr=16, max_recv_wr=16, max_send_sge=1, max_recv_sge=1)
+        init = QPInitAttrEx(
+            qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1, pd=self.pd,
+            send_ops_flags=e.IBV_QP_EX_WITH_FLUSH | e.IBV_QP_EX_WITH_ATOMIC_WRITE,
+            comp_mask=e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+        attr = QPAttr(port_num=1)
+        attr.qp_access_flags = ACCESS
+        return QPEx(self.ctx, init, attr)
+
     def sge(self, length):
         return [SGE(self.mr.buf, length, self.mr.lkey)]
 
@@ -76,9 +86,9 @@ class End:
 class Pair:
     """Two queue pairs, of one kind, that can talk to each other."""
 
-    def __init__(self, a, b, kind, psn):
+    def __init__(self, a, b, kind, psn, ex=False):
         self.a, self.b, self.kind, self.psn = a, b, kind, psn
-        self.qa, self.qb = a.qp(kind), b.qp(kind)
+        self.qa, self.qb = (a.qp_ex(), b.qp_ex()) if ex else (a.qp(kind), b.qp(kind))
         if kind != e.IBV_QPT_UD:
             self.connect(self.qa, a, self.qb, b, psn, psn + 0x1000)
             self.connect(self.qb, b, self.qa, a, psn + 0x1000, psn)
@@ -120,10 +130,31 @@ class Pair:
             self.b.completions(1)
 
 
+def placement(a, b):
+    """ATOMIC WRITE and FLUSH of both kinds, and one that is refused."""
+    pair = Pair(a, b, e.IBV_QPT_RC, 0x4000, ex=True)
+    qp, key, address = pair.qa, b.mr.rkey, b.mr.buf
+
+    def post(call, *args):
+        qp.wr_start()
+        qp.wr_id, qp.wr_flags = 1, e.IBV_SEND_SIGNALED
+        call(*args)
+        qp.wr_complete()
+        a.completions(1)
+    post(qp.wr_atomic_write, key, address + 8, b"\x01\x02\x03\x04\x05\x06\x07\x08")
+    post(qp.wr_flush, key, address + 3, 4097, e.IBV_FLUSH_GLOBAL, e.IBV_FLUSH_RANGE)
+    post(qp.wr_flush, key, address, 0, e.IBV_FLUSH_GLOBAL, e.IBV_FLUSH_MR)
+    post(qp.wr_flush, key, address, 77, e.IBV_FLUSH_GLOBAL | e.IBV_FLUSH_PERSISTENT, e.IBV_FLUSH_RANGE)
+
+
 def main():
     network = sys.argv[3]
     a, b = End(sys.argv[1], network, 1), End(sys.argv[2], network, 2)
     there = (b.mr.rkey, b.mr.buf)
+    if sys.argv[4:] == ["placement"]:
+        placement(a, b)
+        time.sleep(0.2)
+        return
 
     rc = Pair(a, b, e.IBV_QPT_RC, 0xfffff0)
     for size in SIZES:

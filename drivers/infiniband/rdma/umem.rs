@@ -17,7 +17,10 @@ use kernel::{
     device,
     page::PAGE_SIZE,
     prelude::*,
-    sync::aref::ARef, //
+    sync::{
+        aref::ARef,
+        atomic::Atomic, //
+    }, //
 };
 
 /// Pages of a user program, pinned, to be copied from and to in any context.
@@ -203,6 +206,42 @@ impl Umem {
     }
 }
 
+impl Umem {
+    /// Calls `f` with the 64 bits at `offset` from the start of the memory, which the program may
+    /// change at the same time.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if they are not aligned or not all inside, `EPERM` if the memory was not pinned for
+    /// writing.
+    pub fn with_word<T>(&self, offset: u64, f: impl FnOnce(&Atomic<u64>) -> T) -> Result<T> {
+        // SAFETY: By the type invariant `raw` is live.
+        if unsafe { (*self.raw.as_ptr()).writable() } == 0 {
+            return Err(EPERM);
+        }
+        let mut f = Some(f);
+        let mut result = Err(EINVAL);
+        self.for_each_piece(offset, size_of::<u64>(), |ptr, len| {
+            // An aligned word is in one piece.
+            let ptr = ptr.cast::<u64>();
+            if len == size_of::<u64>() && ptr.is_aligned() {
+                // SAFETY: `ptr` is aligned and mapped for 8 bytes until this closure returns. The
+                // kernel's own access to user memory is by atomics and opaque copies, the user's is
+                // outside the kernel.
+                let word = unsafe { Atomic::from_ptr(ptr) };
+                if let Some(f) = f.take() {
+                    result = Ok(f(word));
+                }
+            }
+        })?;
+        result
+    }
+}
+
 impl Drop for Umem {
     /// May sleep.
     fn drop(&mut self) {
@@ -280,5 +319,25 @@ impl KernelMemory {
         // `Self::new`; `bytes` is a Rust buffer of this size.
         unsafe { bindings::copy_opaque(dst.cast(), bytes.as_ptr().cast(), bytes.len()) };
         Ok(())
+    }
+
+    /// Calls `f` with the 64 bits at `addr`, which others may change at the same time.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if `addr` is not aligned or cannot be a DMA address.
+    pub fn with_word<T>(self, addr: u64, f: impl FnOnce(&Atomic<u64>) -> T) -> Result<T> {
+        let ptr = Self::check(addr, size_of::<u64>())? as *mut u64;
+        if !ptr.is_aligned() {
+            return Err(EINVAL);
+        }
+        // SAFETY: `ptr` is aligned, mapped by the check above, and accessible by the promise that
+        // comes with `Self::new`. This crate accesses it by atomics and opaque copies; the user who
+        // gave it to peers expects changes.
+        Ok(f(unsafe { Atomic::from_ptr(ptr) }))
     }
 }

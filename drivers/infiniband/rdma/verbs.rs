@@ -38,6 +38,7 @@ pub use self::{
         access,
         device_cap,
         mask,
+        AtomicCap,
         DeviceAttr,
         QpAttr,
         QpCaps,

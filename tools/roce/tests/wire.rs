@@ -20,9 +20,11 @@ use roce::{
         Bth,
         Deth,
         Error,
+        Feth,
         Opcode,
         Packet,
         Reth,
+        Selectivity,
         Syndrome,
         ICRC_LEN,
         MAX_HEADER_LEN, //
@@ -71,6 +73,16 @@ prop_compose! {
         packet.deth = opcode.has_deth().then_some(Deth {
             qkey: QKey(words[0]),
             src_qp: Qpn::new(words[1]),
+        });
+        packet.feth = opcode.has_feth().then_some(Feth {
+            global: words[7] & 1 != 0,
+            persistent: words[7] & 2 != 0,
+            reserved: words[7] & 4 != 0,
+            selectivity: match (words[7] >> 4) & 3 {
+                0 => Selectivity::Range,
+                1 => Selectivity::Region,
+                _ => Selectivity::Reserved,
+            },
         });
         packet.reth = opcode.has_reth().then_some(Reth {
             va: numbers[0],
@@ -169,6 +181,7 @@ proptest! {
             Ok(packet) => {
                 prop_assert_eq!(packet.bth.opcode, opcode);
                 prop_assert_eq!(packet.deth.is_some(), opcode.has_deth());
+                prop_assert_eq!(packet.feth.is_some(), opcode.has_feth());
                 prop_assert_eq!(packet.reth.is_some(), opcode.has_reth());
                 prop_assert_eq!(packet.atomic.is_some(), opcode.has_atomic());
                 prop_assert_eq!(packet.aeth.is_some(), opcode.has_aeth());
@@ -185,7 +198,7 @@ proptest! {
     }
 
     #[test]
-    fn a_header_that_is_missing_is_not_made_up(packet in packet(), which in 0..7) {
+    fn a_header_that_is_missing_is_not_made_up(packet in packet(), which in 0..8) {
         let mut short = packet;
         match which {
             0 => short.deth = None,
@@ -194,6 +207,7 @@ proptest! {
             3 => short.aeth = None,
             4 => short.atomic_ack = None,
             5 => short.imm = None,
+            6 => short.feth = None,
             _ => short.ieth = None,
         }
         let length = short.emit(&mut [0; MAX_HEADER_LEN]);

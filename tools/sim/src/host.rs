@@ -124,7 +124,9 @@ impl Host {
         attr.access = QpAccess {
             remote_read: true,
             remote_write: true,
-            remote_atomic: false,
+            remote_atomic: true,
+            flush_global: true,
+            flush_persistent: false,
         };
         attr.path_mtu = config.mtu;
         attr.dest_qpn = self.end.other().qpn().get();
@@ -186,6 +188,9 @@ impl Host {
             SendOp::Write { .. } => "WRITE",
             SendOp::WriteImm { .. } => "WRITE_IMM",
             SendOp::Read { .. } => "READ",
+            SendOp::Atomic { .. } => "atomic",
+            SendOp::AtomicWrite { .. } => "ATOMIC_WRITE",
+            SendOp::Flush { .. } => "FLUSH",
             SendOp::Datagram { .. } => "datagram",
             SendOp::Local(_) => "local",
             SendOp::Invalid(_) => "invalid",
@@ -197,7 +202,7 @@ impl Host {
         *entry = Some(SlotData {
             bytes,
             broken: false,
-            read: matches!(wqe.op, SendOp::Read { .. }),
+            read: matches!(wqe.op, SendOp::Read { .. } | SendOp::Atomic { .. }),
         });
         assert_eq!(self.qp.post(wqe), Ok(slot));
         true

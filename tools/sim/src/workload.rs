@@ -104,9 +104,13 @@ impl Message {
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::WriteImm { .. } => {
                 true
             }
-            SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Local(_) | SendOp::Invalid(_) => {
-                false
-            }
+            SendOp::Write { .. }
+            | SendOp::Read { .. }
+            | SendOp::Atomic { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. }
+            | SendOp::Local(_)
+            | SendOp::Invalid(_) => false,
             SendOp::Datagram { .. } => unreachable!(),
         }
     }

@@ -21,7 +21,9 @@ use roce::{
     },
     run::PayloadSource,
     types::RKey,
+    wire::Feth,
     wqe::{
+        AtomicOp,
         LocalOp,
         RecvWqe, //
     }, //
@@ -80,6 +82,8 @@ pub struct Region {
     pub read: bool,
     /// The peer may write.
     pub write: bool,
+    /// The peer may carry out atomic operations.
+    pub atomic: bool,
     /// The peer may invalidate the key.
     pub invalidate: bool,
     /// Accesses fail although they are allowed.
@@ -95,6 +99,7 @@ impl Region {
             memory: WriteOnce { bytes, written },
             read: true,
             write: false,
+            atomic: false,
             invalidate: false,
             broken: false,
         }
@@ -107,8 +112,19 @@ impl Region {
             memory: WriteOnce::new(length),
             read: true,
             write: true,
+            atomic: false,
             invalidate: false,
             broken: false,
+        }
+    }
+
+    /// A region of 64-bit words for atomic operations, all 0.
+    pub fn words(va: u64, count: usize) -> Self {
+        Self {
+            read: false,
+            write: false,
+            atomic: true,
+            ..Self::readable(va, vec![0; count * 8])
         }
     }
 
@@ -180,6 +196,8 @@ pub struct World {
     pub received: Vec<Received>,
     /// Asynchronous events.
     pub events: Vec<QpEvent>,
+    /// At each FLUSH, the bytes of its region that were written.
+    pub flushed: Vec<usize>,
     /// By [`Counter`].
     pub counters: [u64; Counter::COUNT],
     /// Room for completions; none left is an overflow.
@@ -353,6 +371,59 @@ impl Env for World {
         }
         let offset = region.offset(va, data.len())?;
         region.memory.write(offset, &data, !self.lenient)
+    }
+
+    fn write_result(&mut self, slot: u32, original: u64) -> Result<(), MemoryError> {
+        let slot = self.slots[slot as usize]
+            .as_mut()
+            .expect("atomic response for a retired WQE");
+        if slot.broken {
+            return Err(MemoryError::Fault);
+        }
+        slot.bytes[..8].copy_from_slice(&original.to_ne_bytes());
+        Ok(())
+    }
+
+    fn atomic(&mut self, rkey: RKey, va: u64, op: AtomicOp) -> Result<u64, MemoryError> {
+        let region = self.regions.get_mut(&rkey.0).ok_or(MemoryError::Access)?;
+        if !region.atomic {
+            return Err(MemoryError::Access);
+        }
+        if region.broken {
+            return Err(MemoryError::Fault);
+        }
+        assert_eq!(va % 8, 0, "misaligned atomic operation");
+        let offset = region.offset(va, 8)? as usize;
+        let word = &mut region.memory.bytes[offset..offset + 8];
+        let original = u64::from_ne_bytes((&*word).try_into().expect("8 bytes"));
+        let value = match op {
+            AtomicOp::FetchAdd(add) => original.wrapping_add(add),
+            AtomicOp::CompareSwap { compare, swap } if compare == original => swap,
+            AtomicOp::CompareSwap { .. } => original,
+        };
+        word.copy_from_slice(&value.to_ne_bytes());
+        Ok(original)
+    }
+
+    fn atomic_write(
+        &mut self,
+        rkey: RKey,
+        va: u64,
+        payload: Range<u32>,
+    ) -> Result<(), MemoryError> {
+        assert_eq!((va % 8, payload.len()), (0, 8), "no ATOMIC WRITE");
+        self.write_remote(rkey, va, payload)
+    }
+
+    fn flush(&mut self, rkey: RKey, va: u64, length: u32, feth: Feth) -> Result<(), MemoryError> {
+        assert!(feth.global || feth.persistent, "FLUSH for nothing");
+        let region = self.regions.get(&rkey.0).ok_or(MemoryError::Access)?;
+        if !region.write || feth.persistent {
+            return Err(MemoryError::Access);
+        }
+        region.offset(va, length as usize)?;
+        self.flushed.push(region.memory.written());
+        Ok(())
     }
 
     fn invalidate(&mut self, rkey: RKey) -> Result<(), MemoryError> {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""RC queue pairs through pyverbs, for tests that post their own work and look at each completion.
+"""RC and UC queue pairs through pyverbs, for tests that post their own work and look at each completion.
 
 One process opens both devices, so a test holds both ends:
 
@@ -21,7 +21,7 @@ from pyverbs.cq import CQ, CompChannel
 from pyverbs.device import Context
 from pyverbs.mr import MR
 from pyverbs.pd import PD
-from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.qp import QP, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 from testbed import gids
@@ -36,6 +36,8 @@ RTR_MASK = (e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN
             e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER)
 RTS_MASK = (e.IBV_QP_STATE | e.IBV_QP_TIMEOUT | e.IBV_QP_RETRY_CNT | e.IBV_QP_RNR_RETRY | e.IBV_QP_SQ_PSN |
             e.IBV_QP_MAX_QP_RD_ATOMIC)
+UC_RTR_MASK = RTR_MASK & ~(e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER)
+UC_RTS_MASK = e.IBV_QP_STATE | e.IBV_QP_SQ_PSN
 INIT_MASK = e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_ACCESS_FLAGS
 
 
@@ -65,11 +67,12 @@ def readable(fd, timeout):
 
 
 class Endpoint:
-    """A device opened, with one PD, CQ, MR and RC QP. share: take all but the QP from another endpoint."""
+    """A device opened, with one PD, CQ, MR and QP. share: take all but the QP from another endpoint; ex: make a QPEx with
+    these operations."""
 
     def __init__(self, dev, *, length=1 << 16, depth=32, cqe=None, sge=1, inline=0, access=FULL_ACCESS,
-                 channel=False, sq_sig_all=False, share=None):
-        self.dev, self.owner = dev, share is None
+                 channel=False, sq_sig_all=False, share=None, kind=e.IBV_QPT_RC, ex=0):
+        self.dev, self.owner, self.kind = dev, share is None, kind
         if share:
             self.ctx, self.async_fd, self.pd, self.mr = share.ctx, share.async_fd, share.pd, share.mr
             self.channel, self.channel_fd, self.cq = share.channel, share.channel_fd, share.cq
@@ -84,9 +87,19 @@ class Endpoint:
             self.cq = CQ(self.ctx, cqe or 2 * depth, None, self.channel, 0)
             self.mr = MR(self.pd, length, access)
         cap = QPCap(max_send_wr=depth, max_recv_wr=depth, max_send_sge=sge, max_recv_sge=sge, max_inline_data=inline)
-        init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=int(sq_sig_all))
-        self.qp = QP(self.pd, init, None)
+        work = {"qp_type": kind, "scq": self.cq, "rcq": self.cq, "cap": cap, "sq_sig_all": int(sq_sig_all)}
+        if ex:
+            mask = e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+            self.qp = QPEx(self.ctx, QPInitAttrEx(**work, pd=self.pd, send_ops_flags=ex, comp_mask=mask), None)
+        else:
+            self.qp = QP(self.pd, QPInitAttr(**work), None)
         self.psn = random.getrandbits(24)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
 
     def close(self):
         self.qp.close()
@@ -139,9 +152,10 @@ class Endpoint:
         """INIT, RTR and, with rts, RTS, towards another endpoint."""
         self.to_init(access)
         self.qp.modify(self.rtr_attr(peer.gid(peer.gid_index(ip)), self.gid_index(ip), peer.qp.qp_num, peer.psn, **rtr),
-                       RTR_MASK)
+                       RTR_MASK if self.kind == e.IBV_QPT_RC else UC_RTR_MASK)
         if rts:
-            self.qp.modify(self.rts_attr(timeout=timeout, retry=retry, rnr_retry=rnr_retry, max_rd=max_rd), RTS_MASK)
+            self.qp.modify(self.rts_attr(timeout=timeout, retry=retry, rnr_retry=rnr_retry, max_rd=max_rd),
+                           RTS_MASK if self.kind == e.IBV_QPT_RC else UC_RTS_MASK)
 
     def state(self):
         return self.qp.query(e.IBV_QP_STATE)[0].qp_state
@@ -182,6 +196,17 @@ class Endpoint:
 
     def read(self, off, length, remote, **kw):
         self.post(e.IBV_WR_RDMA_READ, off, length, remote=remote, **kw)
+
+    def fetch_add(self, off, remote, add, **kw):
+        self._atomic(e.IBV_WR_ATOMIC_FETCH_AND_ADD, off, remote, add, 0, **kw)
+
+    def compare_swap(self, off, remote, compare, swap, **kw):
+        self._atomic(e.IBV_WR_ATOMIC_CMP_AND_SWP, off, remote, compare, swap, **kw)
+
+    def _atomic(self, opcode, off, remote, compare_add, swap, **kw):
+        wr = self.work(opcode, off, 8, **kw)
+        wr.set_wr_atomic(remote[1], remote[0], compare_add, swap)
+        self.qp.post_send(wr)
 
     def at(self, off=0, mr=None):
         """The remote address of a place in the MR, for the peer's RDMA."""

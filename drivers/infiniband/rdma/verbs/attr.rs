@@ -26,6 +26,8 @@ pub mod access {
     pub const MW_BIND: u32 = bindings::ib_access_flags_IB_ACCESS_MW_BIND;
     pub const ZERO_BASED: u32 = bindings::ib_access_flags_IB_ZERO_BASED;
     pub const ON_DEMAND: u32 = bindings::ib_access_flags_IB_ACCESS_ON_DEMAND;
+    pub const FLUSH_GLOBAL: u32 = bindings::ib_access_flags_IB_ACCESS_FLUSH_GLOBAL;
+    pub const FLUSH_PERSISTENT: u32 = bindings::ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT;
     pub const HUGETLB: u32 = bindings::ib_access_flags_IB_ACCESS_HUGETLB;
     pub const RELAXED_ORDERING: u32 = bindings::ib_access_flags_IB_ACCESS_RELAXED_ORDERING;
     /// Flags that a driver may ignore.
@@ -49,8 +51,23 @@ pub mod device_cap {
     pub const MEM_WINDOW: u64 = bindings::ib_device_cap_flags_IB_DEVICE_MEM_WINDOW as u64;
     pub const MEM_MGT_EXTENSIONS: u64 =
         bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64;
+    pub const FLUSH_GLOBAL: u64 = bindings::ib_device_cap_flags_IB_DEVICE_FLUSH_GLOBAL as u64;
+    pub const ATOMIC_WRITE: u64 = bindings::ib_device_cap_flags_IB_DEVICE_ATOMIC_WRITE as u64;
     pub const MEM_WINDOW_TYPE_2B: u64 =
         bindings::ib_device_cap_flags_IB_DEVICE_MEM_WINDOW_TYPE_2B as u64;
+}
+
+/// Towards what atomic operations are atomic; C: `enum ib_atomic_cap`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[repr(u32)]
+pub enum AtomicCap {
+    /// There are none.
+    #[default]
+    None = bindings::ib_atomic_cap_IB_ATOMIC_NONE,
+    /// Towards each other within this device.
+    Hca = bindings::ib_atomic_cap_IB_ATOMIC_HCA,
+    /// Towards everything, the CPUs included.
+    Glob = bindings::ib_atomic_cap_IB_ATOMIC_GLOB,
 }
 
 /// Attributes of a device; C: `struct ib_device_attr`.
@@ -79,8 +96,7 @@ pub struct DeviceAttr {
     pub max_qp_rd_atom: u32,
     pub max_res_rd_atom: u32,
     pub max_qp_init_rd_atom: u32,
-    /// Atomic operations are atomic towards each other within this device.
-    pub atomic_hca: bool,
+    pub atomic_cap: AtomicCap,
     pub max_mw: u32,
     pub max_mcast_grp: u32,
     pub max_mcast_qp_attach: u32,
@@ -119,11 +135,7 @@ impl DeviceAttr {
         attr.max_qp_rd_atom = self.max_qp_rd_atom;
         attr.max_res_rd_atom = self.max_res_rd_atom;
         attr.max_qp_init_rd_atom = self.max_qp_init_rd_atom;
-        attr.atomic_cap = if self.atomic_hca {
-            bindings::ib_atomic_cap_IB_ATOMIC_HCA
-        } else {
-            bindings::ib_atomic_cap_IB_ATOMIC_NONE
-        };
+        attr.atomic_cap = self.atomic_cap as u32;
         attr.max_mw = self.max_mw;
         attr.max_mcast_grp = self.max_mcast_grp;
         attr.max_mcast_qp_attach = self.max_mcast_qp_attach;

@@ -116,12 +116,18 @@ fn fill(
         return Err(BAD_VERSION);
     }
     let attribute = u16::from_be_bytes([request[ATTRIBUTE], request[ATTRIBUTE + 1]]);
-    let known = matches!(attribute, CLASS_PORT_INFO | PORT_COUNTERS | PORT_COUNTERS_EXT);
+    let known = matches!(
+        attribute,
+        CLASS_PORT_INFO | PORT_COUNTERS | PORT_COUNTERS_EXT
+    );
     // Counters cannot be set back: others read them as well.
     if !known || request[METHOD] != GET {
         return Err(UNSUPPORTED_METHOD_ATTRIB);
     }
-    let mut out = Writer { mad: reply, at: DATA };
+    let mut out = Writer {
+        mad: reply,
+        at: DATA,
+    };
     if attribute == CLASS_PORT_INFO {
         out.put([1, 1]);
         out.put(CAP_EXT_WIDTH.to_be_bytes());

@@ -4,6 +4,7 @@
 use kernel::prelude::*;
 use rdma::verbs::{
     device_cap,
+    AtomicCap,
     Device,
     DeviceAttr,
     PhysState,
@@ -47,7 +48,9 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
         device_cap_flags: device_cap::PORT_ACTIVE_EVENT
             | device_cap::SYS_IMAGE_GUID
             | device_cap::RC_RNR_NAK_GEN
-            | device_cap::SRQ_RESIZE,
+            | device_cap::SRQ_RESIZE
+            | device_cap::FLUSH_GLOBAL
+            | device_cap::ATOMIC_WRITE,
         max_send_sge: limits::MAX_SGE,
         max_recv_sge: limits::MAX_SGE,
         max_sge_rd: limits::MAX_SGE,
@@ -58,6 +61,7 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
         max_qp_rd_atom: u32::from(MAX_RD_ATOMIC),
         max_res_rd_atom: u32::from(MAX_RD_ATOMIC).saturating_mul(limits::MAX_QP),
         max_qp_init_rd_atom: u32::from(MAX_RD_ATOMIC),
+        atomic_cap: AtomicCap::Glob,
         max_ah: limits::MAX_AH,
         max_srq: limits::MAX_SRQ,
         max_srq_wr: limits::MAX_SRQ_WR,

@@ -15,6 +15,11 @@ use crate::uapi::access;
 use kernel::{
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Release, //
+        },
         rcu,
         Arc, //
     }, //
@@ -26,7 +31,10 @@ use rdma::{
         Umem, //
     }, //
 };
-use roce::env::MemoryError;
+use roce::{
+    env::MemoryError,
+    wqe::AtomicOp, //
+};
 
 /// What holds the bytes.
 pub(crate) enum Backing {
@@ -51,6 +59,37 @@ impl Backing {
         match self {
             Self::User(umem) => umem.write(offset, buf),
             Self::Kernel(memory) => memory.write(offset, buf),
+        }
+        .map_err(|_| MemoryError::Fault)
+    }
+
+    /// Carries out an atomic operation and returns what was there before; `offset` is what
+    /// [`access`] found.
+    pub(crate) fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, MemoryError> {
+        self.with_word(offset, |word| match op {
+            AtomicOp::FetchAdd(add) => word.fetch_add(add, Full),
+            AtomicOp::CompareSwap { compare, swap } => match word.cmpxchg(compare, swap, Full) {
+                Ok(original) | Err(original) => original,
+            },
+        })
+    }
+
+    /// Writes 8 bytes at once, after everything that was written before; `offset` is what
+    /// [`access`] found.
+    pub(crate) fn atomic_write(&self, offset: u64, bytes: [u8; 8]) -> Result<(), MemoryError> {
+        self.with_word(offset, |word| {
+            word.store(u64::from_ne_bytes(bytes), Release)
+        })
+    }
+
+    fn with_word<T>(
+        &self,
+        offset: u64,
+        f: impl FnOnce(&Atomic<u64>) -> T,
+    ) -> Result<T, MemoryError> {
+        match self {
+            Self::User(umem) => umem.with_word(offset, f),
+            Self::Kernel(memory) => memory.with_word(offset, f),
         }
         .map_err(|_| MemoryError::Fault)
     }
@@ -104,6 +143,24 @@ pub(crate) fn access<T>(
         .ok_or(MemoryError::Access)?;
     match &*memory {
         Memory::Region(region) => f(&region.backing, region.check(pd, request)?),
+    }
+}
+
+/// Checks that all of the memory that `key` names may be used by a QP in domain `pd`, with `rights`.
+///
+/// # Errors
+///
+/// [`MemoryError::Access`] if it may not.
+pub(crate) fn check_key(
+    table: &RcuMap<Memory>,
+    rcu: &rcu::Guard,
+    pd: usize,
+    key: u32,
+    rights: u32,
+) -> Result<(), MemoryError> {
+    let memory = table.get(rcu, index(key)).ok_or(MemoryError::Access)?;
+    match &*memory {
+        Memory::Region(region) => region.check_key(pd, key, rights),
     }
 }
 
@@ -179,6 +236,14 @@ impl Region {
         (self.pd, self.access)
     }
 
+    /// Checks that the region may be used through `key` from domain `pd`, with `rights`.
+    fn check_key(&self, pd: usize, key: u32, rights: u32) -> Result<(), MemoryError> {
+        if key != self.key || pd != self.pd || self.access & rights != rights {
+            return Err(MemoryError::Access);
+        }
+        Ok(())
+    }
+
     /// Checks that `request` may be made from domain `pd`, and returns the offset in the backing.
     fn check(&self, pd: usize, request: &Request) -> Result<u64, MemoryError> {
         let Request {
@@ -187,9 +252,7 @@ impl Region {
             length,
             rights,
         } = *request;
-        if key != self.key || pd != self.pd || self.access & rights != rights {
-            return Err(MemoryError::Access);
-        }
+        self.check_key(pd, key, rights)?;
         match *self.backing {
             Backing::Kernel(_) => va
                 .checked_add(length)
@@ -225,7 +288,8 @@ pub(crate) fn check_access(flags: u32) -> Result<u32> {
         | access::REMOTE_WRITE
         | access::REMOTE_READ
         | access::REMOTE_ATOMIC
-        | access::MW_BIND;
+        | access::MW_BIND
+        | access::FLUSH_GLOBAL;
     if flags & !(known | access::OPTIONAL) != 0 {
         return Err(EOPNOTSUPP);
     }

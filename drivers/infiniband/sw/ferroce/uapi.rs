@@ -132,6 +132,46 @@ pub(crate) struct RdmaOperands {
     reserved: u32,
 }
 
+/// `wr.atomic` in the union of operands.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct AtomicOperands {
+    /// Remote virtual address.
+    pub(crate) remote_addr: u64,
+    /// Value to compare with, or to add.
+    pub(crate) compare_add: u64,
+    /// Value to store.
+    pub(crate) swap: u64,
+    /// Remote key.
+    pub(crate) rkey: u32,
+    reserved: u32,
+}
+
+/// `wr.flush` in the union of operands.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct FlushOperands {
+    /// Remote virtual address.
+    pub(crate) remote_addr: u64,
+    /// Not filled in: the length is that of the WQE.
+    length: u32,
+    /// Remote key.
+    pub(crate) rkey: u32,
+    /// Bits of `enum ib_placement_type`.
+    pub(crate) types: u8,
+    /// `enum ib_selectivity_level`.
+    pub(crate) level: u8,
+    reserved: [u8; 6],
+}
+
+/// Bits and values in [`FlushOperands`].
+pub(crate) mod flush {
+    pub(crate) const GLOBAL: u8 = 1;
+    pub(crate) const PERSISTENT: u8 = 2;
+    pub(crate) const RANGE: u8 = 0;
+    pub(crate) const REGION: u8 = 1;
+}
+
 /// `wr.ud` in the union of operands, without the address vector of old providers.
 #[derive(Clone, Copy, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -177,6 +217,10 @@ const _: () = {
     assert!(size_of::<SendWqe>() == 208);
     assert!(core::mem::offset_of!(SendWqe, operands) == 24);
     assert!(core::mem::offset_of!(SendWqe, dma) == 184);
+    assert!(size_of::<AtomicOperands>() == 32);
+    assert!(core::mem::offset_of!(AtomicOperands, rkey) == 24);
+    assert!(core::mem::offset_of!(FlushOperands, rkey) == 12);
+    assert!(core::mem::offset_of!(FlushOperands, level) == 17);
     assert!(size_of::<RecvWqe>() == 40);
     assert!(size_of::<Sge>() == 16);
 };
@@ -188,7 +232,11 @@ pub(crate) mod wr_opcode {
     pub(crate) const SEND: u32 = 2;
     pub(crate) const SEND_WITH_IMM: u32 = 3;
     pub(crate) const RDMA_READ: u32 = 4;
+    pub(crate) const ATOMIC_CMP_AND_SWP: u32 = 5;
+    pub(crate) const ATOMIC_FETCH_AND_ADD: u32 = 6;
     pub(crate) const SEND_WITH_INV: u32 = 9;
+    pub(crate) const FLUSH: u32 = 14;
+    pub(crate) const ATOMIC_WRITE: u32 = 15;
 }
 
 /// Bits of `enum ib_send_flags`.
@@ -208,6 +256,8 @@ pub(crate) mod access {
     pub(crate) const MW_BIND: u32 = 16;
     /// Rights for which the memory must be made for writing (`ib_access_writable`).
     pub(crate) const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
+    pub(crate) const FLUSH_GLOBAL: u32 = 256;
+    pub(crate) const FLUSH_PERSISTENT: u32 = 512;
     /// Bits that a driver may ignore (`IB_ACCESS_OPTIONAL`), relaxed ordering among them.
     pub(crate) const OPTIONAL: u32 = 0x3ff0_0000;
 }

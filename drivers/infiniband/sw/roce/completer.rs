@@ -5,7 +5,7 @@
 //!                 PSN in [unacked, sent)? no: stray, dropped
 //!                          |
 //!        +-----------------+------------------+---------------------+
-//!       ACK             RNR NAK              NAK              READ response
+//!       ACK             RNR NAK              NAK          READ or atomic response
 //!        |                 |                  |                     |
 //!   ack up to it    ack what is before   ack what is before   ack what is before
 //!        |                 |                  |                     |
@@ -16,7 +16,8 @@
 //! ```
 //!
 //! To *acknowledge* moves the oldest unacknowledged PSN forward and retires the WQEs that it
-//! passes. Only READ responses move it over the PSNs of a READ.
+//! passes. Only READ responses move it over the PSNs of a READ; likewise for atomic operations,
+//! ATOMIC WRITE and FLUSH, where the latter two are answered by a READ response without payload.
 
 use crate::{
     cqe::WcStatus,
@@ -30,7 +31,6 @@ use crate::{
         Failure, //
     },
     requester::{
-        is_read,
         window,
         Requester, //
     },
@@ -45,7 +45,10 @@ use crate::{
         Packet,
         Syndrome, //
     },
-    wqe::SendWqe,
+    wqe::{
+        SendOp,
+        SendWqe, //
+    },
 };
 use core::ops::DerefMut;
 
@@ -73,14 +76,16 @@ where
                 self.acknowledge_packet(now, psn, aeth.syndrome, ctx, env)
             }
             (Operation::ReadResponse, _) => self.read_response(now, packet, ctx, env),
+            (Operation::AtomicAcknowledge, _) => self.atomic_response(now, packet, ctx, env),
             (
-                Operation::AtomicAcknowledge
-                | Operation::Acknowledge
+                Operation::Acknowledge
                 | Operation::Send
                 | Operation::Write
                 | Operation::ReadRequest
                 | Operation::CompareSwap
                 | Operation::FetchAdd
+                | Operation::Flush
+                | Operation::AtomicWrite
                 | Operation::Cnp,
                 _,
             ) => {
@@ -137,7 +142,7 @@ where
     ) -> Result<Psn, Failure> {
         let before = self.unacked;
         while self.unacked != target && self.head != self.started {
-            let Some(wqe) = self.wqe(self.head).filter(|wqe| !is_read(wqe)) else {
+            let Some(wqe) = self.wqe(self.head).filter(|wqe| !wqe.op.is_rd_atomic()) else {
                 break;
             };
             if let Some(status) = wqe.error {
@@ -172,13 +177,24 @@ where
         if self.acknowledge(now, psn, ctx, env)? != psn {
             return self.gap(psn, env);
         }
-        let wqe = match self.wqe(self.head) {
-            Some(wqe) if is_read(&wqe) && self.head != self.started => wqe,
-            Some(_) | None => return Err(self.fail(WcStatus::BadRespErr, env)),
+        let Some((wqe, room)) = self.awaited().and_then(|wqe| match wqe.op {
+            SendOp::Read { .. } => Some((wqe, wqe.length)),
+            SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => Some((wqe, 0)),
+            SendOp::Send
+            | SendOp::SendImm(_)
+            | SendOp::SendInv(_)
+            | SendOp::Write { .. }
+            | SendOp::WriteImm { .. }
+            | SendOp::Atomic { .. }
+            | SendOp::Datagram { .. }
+            | SendOp::Local(_)
+            | SendOp::Invalid(_) => None,
+        }) else {
+            return Err(self.fail(WcStatus::BadRespErr, env));
         };
         let number = psn.offset_from(wqe.first_psn);
         let mtu = ctx.attr.path_mtu;
-        let length = wqe.length.saturating_sub(mtu.span(number)).min(mtu.bytes());
+        let length = room.saturating_sub(mtu.span(number)).min(mtu.bytes());
         if packet.payload_len != length || !self.is_in_place(packet.bth.opcode, psn, number, &wqe) {
             return Err(self.fail(WcStatus::BadRespErr, env));
         }
@@ -197,7 +213,7 @@ where
         let after = number.wrapping_add(1);
         let ends_piece = after >= wqe.packets || self.window.is_piece_end(after);
         if ends_piece && !self.cursor().is_before(self.unacked) {
-            self.read_requests = self.read_requests.saturating_sub(1);
+            self.rd_atomics = self.rd_atomics.saturating_sub(1);
         }
         if after >= wqe.packets {
             self.complete_head(WcStatus::Success, env)?;
@@ -205,6 +221,51 @@ where
         self.window.grow(1);
         self.progress(now, ctx);
         self.fail_if_first(env)
+    }
+
+    /// An atomic response.
+    fn atomic_response<E: Env + ?Sized>(
+        &mut self,
+        now: Instant,
+        packet: &Packet,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        let psn = packet.bth.psn;
+        if self.acknowledge(now, psn, ctx, env)? != psn {
+            return self.gap(psn, env);
+        }
+        let is_atomic = |wqe: &SendWqe| matches!(wqe.op, SendOp::Atomic { .. });
+        let (true, Some(original)) = (
+            self.awaited().is_some_and(|w| is_atomic(&w)),
+            packet.atomic_ack,
+        ) else {
+            return Err(self.fail(WcStatus::BadRespErr, env));
+        };
+        match env.write_result(self.slot(self.head), original) {
+            Ok(()) => {}
+            Err(MemoryError::NotResident) => return Ok(()),
+            Err(MemoryError::Access | MemoryError::Fault) => {
+                return Err(self.fail(WcStatus::LocProtErr, env));
+            }
+        }
+        self.unacked = psn.next();
+        if !self.cursor().is_before(self.unacked) {
+            self.rd_atomics = self.rd_atomics.saturating_sub(1);
+        }
+        self.complete_head(WcStatus::Success, env)?;
+        self.window.grow(1);
+        self.progress(now, ctx);
+        self.fail_if_first(env)
+    }
+
+    /// The oldest WQE, if it was sent: the one that the next response is for.
+    #[inline]
+    fn awaited(&self) -> Option<SendWqe> {
+        if self.head == self.started {
+            return None;
+        }
+        self.wqe(self.head)
     }
 
     /// Whether a READ response may have this opcode as packet `number` of the READ.

@@ -49,10 +49,18 @@ pub enum SendCqeOp {
     Write = 1,
     /// RDMA READ.
     Read = 2,
+    /// Compare and swap.
+    CompareSwap = 3,
+    /// Fetch and add.
+    FetchAdd = 4,
     /// Binding of a memory window.
     Bind = 5,
     /// Invalidation of a key.
     Invalidate = 6,
+    /// FLUSH.
+    Flush = 8,
+    /// ATOMIC WRITE.
+    AtomicWrite = 9,
     /// Fast registration (`IB_WC_REG_MR`).
     Register = 10,
 }
@@ -66,7 +74,7 @@ pub struct SendCqe {
     pub status: WcStatus,
     /// What it was.
     pub op: SendCqeOp,
-    /// Bytes moved (READ: bytes received).
+    /// Bytes moved (READ and atomics: bytes received).
     pub byte_len: u32,
 }
 

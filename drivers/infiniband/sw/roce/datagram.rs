@@ -39,7 +39,7 @@ use crate::{
     requester::Requester,
     responder::{
         failed_receive,
-        read::ReadSlot,
+        resources::ReadSlot,
         Responder, //
     },
     run::{
@@ -201,6 +201,9 @@ fn check(wqe: &SendWqe, ctx: &Context<'_>) -> Result<Datagram, WcStatus> {
         | SendOp::Write { .. }
         | SendOp::WriteImm { .. }
         | SendOp::Read { .. }
+        | SendOp::Atomic { .. }
+        | SendOp::AtomicWrite { .. }
+        | SendOp::Flush { .. }
         | SendOp::Local(_) => Err(WcStatus::LocQpOpErr),
     }
 }

@@ -10,7 +10,9 @@ use crate::{
         SendCqe, //
     },
     types::RKey,
+    wire::Feth,
     wqe::{
+        AtomicOp,
         LocalOp,
         RecvWqe, //
     }, //
@@ -149,6 +151,10 @@ pub trait Env {
         payload: Range<u32>,
     ) -> Result<(), MemoryError>;
 
+    /// Writes what an atomic operation found to the scatter list of the send WQE in `slot`, as 8
+    /// bytes in the order of the CPU.
+    fn write_result(&mut self, slot: u32, original: u64) -> Result<(), MemoryError>;
+
     /// Checks that a remote request may use `length` bytes at `va`. Not called for length 0.
     fn check_remote(
         &mut self,
@@ -161,6 +167,19 @@ pub trait Env {
     /// Writes to memory for an RDMA WRITE; checks again.
     fn write_remote(&mut self, rkey: RKey, va: u64, payload: Range<u32>)
         -> Result<(), MemoryError>;
+
+    /// Carries out an atomic operation of the peer on the 8 bytes at `va`, a multiple of 8, and
+    /// returns what was there before. Checks the rights. It is atomic towards whatever else
+    /// accesses this memory, the CPUs included.
+    fn atomic(&mut self, rkey: RKey, va: u64, op: AtomicOp) -> Result<u64, MemoryError>;
+
+    /// Writes 8 bytes of payload to `va`, a multiple of 8, for ATOMIC WRITE. Checks the rights.
+    /// Nobody sees a part of them, nor sees them before what was written earlier.
+    fn atomic_write(&mut self, rkey: RKey, va: u64, payload: Range<u32>)
+        -> Result<(), MemoryError>;
+
+    /// Makes what was written to memory visible or persistent, for FLUSH. Checks the rights.
+    fn flush(&mut self, rkey: RKey, va: u64, length: u32, feth: Feth) -> Result<(), MemoryError>;
 
     /// Invalidates a key of ours for SEND with invalidate.
     fn invalidate(&mut self, rkey: RKey) -> Result<(), MemoryError>;

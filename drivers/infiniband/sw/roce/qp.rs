@@ -63,7 +63,7 @@ use state::{
     QpState, //
 };
 
-pub use crate::responder::read::ReadSlot;
+pub use crate::responder::resources::ReadSlot;
 
 /// Why [`Qp::modify`] changed nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

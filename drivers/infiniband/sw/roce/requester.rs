@@ -21,7 +21,8 @@
 //! ```
 //!
 //! A READ takes the PSNs of its response. It is asked for in pieces, each by a READ request of its
-//! own; see [`window`].
+//! own; see [`window`]. Atomics, ATOMIC WRITE and FLUSH have a response of one packet: they are
+//! bounded by `max_rd_atomic` like READs, and repeated like them if no response comes.
 //!
 //! A local operation takes no PSN. It is carried out when it is started, which happens once and in
 //! order, and complete when all before it is; when the requester goes back it is passed over. An
@@ -62,9 +63,11 @@ use crate::{
     },
     wire::Reth,
     wqe::{
+        AtomicOp,
         LocalOp,
         SendOp,
-        SendWqe, //
+        SendWqe,
+        ATOMIC_LENGTH, //
     },
 };
 use core::ops::DerefMut;
@@ -94,10 +97,10 @@ pub(crate) struct Requester<S> {
     pub(crate) sent: Psn,
     /// First PSN that belongs to no WQE.
     pub(crate) unassigned: Psn,
-    /// READ requests in flight.
-    pub(crate) read_requests: u32,
-    /// READ WQEs that are started and not retired.
-    read_wqes: u32,
+    /// Requests in flight that have responses of their own.
+    pub(crate) rd_atomics: u32,
+    /// WQEs that are started and not retired, and have responses of their own.
+    rd_atomic_wqes: u32,
     /// Where a READ was last asked for again in the middle of a piece.
     pub(crate) read_restart: Option<Psn>,
     pub(crate) retry: retransmit::Retry,
@@ -124,8 +127,8 @@ where
             unacked: Psn::default(),
             sent: Psn::default(),
             unassigned: Psn::default(),
-            read_requests: 0,
-            read_wqes: 0,
+            rd_atomics: 0,
+            rd_atomic_wqes: 0,
             read_restart: None,
             retry: retransmit::Retry::default(),
             window: Window::default(),
@@ -139,8 +142,8 @@ where
         self.started = 0;
         self.tail = 0;
         self.position = 0;
-        self.read_requests = 0;
-        self.read_wqes = 0;
+        self.rd_atomics = 0;
+        self.rd_atomic_wqes = 0;
         self.start(Psn::default());
         self.stop();
     }
@@ -254,16 +257,14 @@ where
         let mtu = ctx.attr.path_mtu;
         let (form, source, count, psns) = match wqe.op {
             SendOp::Read { va, rkey } => {
-                if self.read_requests == 0 {
+                if self.rd_atomics == 0 {
                     let is_new = psn == self.sent;
                     self.window.set_piece(ctx.attr.max_rd_atomic, is_new);
                 }
                 let psns = self.window.piece_after(self.position).min(left);
-                let most = u32::from(ctx.attr.max_rd_atomic.max(1));
-                if self.read_requests >= most || psns > room {
+                if psns > room || !self.take_rd_atomic(ctx) {
                     return Ok(None);
                 }
-                self.read_requests = self.read_requests.wrapping_add(1);
                 if !window::may_meet(self.position) {
                     self.read_restart = Some(psn);
                 }
@@ -274,6 +275,13 @@ where
                     length: wqe.length.saturating_sub(offset).min(mtu.span(psns)),
                 };
                 (Form::ReadRequest { reth }, PayloadSource::None, 1, psns)
+            }
+            SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => {
+                if !self.take_rd_atomic(ctx) {
+                    return Ok(None);
+                }
+                let (form, source) = self.request(&wqe);
+                (form, source, 1, 1)
             }
             SendOp::Send
             | SendOp::SendImm(_)
@@ -326,6 +334,37 @@ where
         Ok(Some(run))
     }
 
+    /// Takes one of the places for requests with responses of their own. Returns whether there was
+    /// one.
+    #[inline]
+    fn take_rd_atomic(&mut self, ctx: &Context<'_>) -> bool {
+        let free = self.rd_atomics < u32::from(ctx.attr.max_rd_atomic.max(1));
+        self.rd_atomics = self.rd_atomics.wrapping_add(u32::from(free));
+        free
+    }
+
+    /// The request of an atomic operation, ATOMIC WRITE or FLUSH.
+    fn request(&self, wqe: &SendWqe) -> (Form, PayloadSource) {
+        let has_payload = matches!(wqe.op, SendOp::AtomicWrite { .. });
+        let length = if has_payload { wqe.length } else { 0 };
+        let form = Form::Message {
+            op: wqe.op,
+            position: 0,
+            packets: 1,
+            length,
+            solicited: wqe.solicited,
+            ack_mask: 0,
+        };
+        let source = match length {
+            0 => PayloadSource::None,
+            _ => PayloadSource::Wqe {
+                slot: self.slot(self.next),
+                offset: 0,
+            },
+        };
+        (form, source)
+    }
+
     /// Gives the next WQE its PSNs, if it may start now. A WQE that cannot be carried out gets its
     /// error instead.
     #[inline]
@@ -334,13 +373,13 @@ where
         ctx: &Context<'_>,
         env: &mut E,
     ) -> Result<bool, Failure> {
-        let (first_psn, has_reads) = (self.unassigned, self.read_wqes != 0);
+        let (first_psn, is_clear) = (self.unassigned, self.rd_atomic_wqes == 0);
         let Some(wqe) = self.wqe_mut(self.next) else {
             return Ok(false);
         };
         //= IBA 10.3.1.5
         //= IBA 10.8.3.3
-        if ctx.is_draining() || (wqe.fence && has_reads) {
+        if ctx.is_draining() || (wqe.fence && !is_clear) {
             return Ok(false);
         }
         if wqe.error.is_none() {
@@ -354,9 +393,9 @@ where
         }
         wqe.first_psn = first_psn;
         wqe.packets = ctx.attr.path_mtu.packets(wqe.length);
-        let is_read = is_read(wqe);
+        let is_rd_atomic = wqe.op.is_rd_atomic();
         self.unassigned = first_psn.add(wqe.packets);
-        self.read_wqes = self.read_wqes.wrapping_add(u32::from(is_read));
+        self.rd_atomic_wqes = self.rd_atomic_wqes.wrapping_add(u32::from(is_rd_atomic));
         self.started = self.next.wrapping_add(1);
         Ok(true)
     }
@@ -440,8 +479,8 @@ where
         let Some(wqe) = self.wqe(self.head) else {
             return Ok(());
         };
-        if is_read(&wqe) && self.head != self.started {
-            self.read_wqes = self.read_wqes.saturating_sub(1);
+        if wqe.op.is_rd_atomic() && self.head != self.started {
+            self.rd_atomic_wqes = self.rd_atomic_wqes.saturating_sub(1);
             self.read_restart = None;
         }
         let retired = self.head;
@@ -464,6 +503,12 @@ where
             SendOp::Local(LocalOp::Bind) => SendCqeOp::Bind,
             SendOp::Local(LocalOp::Invalidate) => SendCqeOp::Invalidate,
             SendOp::Local(LocalOp::Register) => SendCqeOp::Register,
+            SendOp::Atomic { op, .. } => match op {
+                AtomicOp::CompareSwap { .. } => SendCqeOp::CompareSwap,
+                AtomicOp::FetchAdd(_) => SendCqeOp::FetchAdd,
+            },
+            SendOp::AtomicWrite { .. } => SendCqeOp::AtomicWrite,
+            SendOp::Flush { .. } => SendCqeOp::Flush,
         };
         if status == WcStatus::Success {
             if op == SendCqeOp::Send {
@@ -486,7 +531,7 @@ where
     pub(crate) fn rewind(&mut self) {
         self.next = self.head;
         self.position = 0;
-        self.read_requests = 0;
+        self.rd_atomics = 0;
         self.catch_up();
     }
 
@@ -520,7 +565,7 @@ where
             self.next = run.wqe;
             self.position = psn.offset_from(first);
             self.catch_up();
-            self.recount_read_requests();
+            self.recount_rd_atomics();
         }
         if self.cursor() == self.unacked {
             self.retry.disarm();
@@ -528,14 +573,14 @@ where
         Some(run.wqe)
     }
 
-    /// Counts the READ requests between the oldest unacknowledged PSN and the cursor.
-    fn recount_read_requests(&mut self) {
+    /// Counts the requests with responses of their own between the oldest unacknowledged PSN and the cursor.
+    fn recount_rd_atomics(&mut self) {
         let mut count = 0u32;
         let mut number = self.head;
         while number.wrapping_sub(self.head) <= self.next.wrapping_sub(self.head)
             && number != self.started
         {
-            if let Some(wqe) = self.wqe(number).filter(is_read) {
+            if let Some(wqe) = self.wqe(number).filter(|wqe| wqe.op.is_rd_atomic()) {
                 let from = if number == self.head {
                     self.unacked.offset_from(wqe.first_psn)
                 } else {
@@ -552,7 +597,7 @@ where
             }
             number = number.wrapping_add(1);
         }
-        self.read_requests = count;
+        self.rd_atomics = count;
     }
 
     /// The payload of packet `index` of a run could not be read.
@@ -583,18 +628,17 @@ where
     }
 }
 
-#[inline]
-pub(crate) fn is_read(wqe: &SendWqe) -> bool {
-    matches!(wqe.op, SendOp::Read { .. })
-}
-
 /// Why a WQE cannot be sent on a connected QP.
 fn local_error(wqe: &SendWqe, ctx: &Context<'_>) -> Option<WcStatus> {
     match wqe.op {
         SendOp::Invalid(status) => Some(status),
         SendOp::Datagram { .. } => Some(WcStatus::LocQpOpErr),
-        SendOp::Read { .. } if ctx.attr.max_rd_atomic == 0 => Some(WcStatus::LocQpOpErr),
         SendOp::Local(_) => None,
+        op if op.is_rd_atomic() && ctx.attr.max_rd_atomic == 0 => Some(WcStatus::LocQpOpErr),
+        SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => {
+            (wqe.length != ATOMIC_LENGTH).then_some(WcStatus::LocLenErr)
+        }
+        SendOp::Flush { .. } => (wqe.length != 0).then_some(WcStatus::LocLenErr),
         SendOp::Send
         | SendOp::SendImm(_)
         | SendOp::SendInv(_)

@@ -7,7 +7,9 @@
 //!   ------------------ | ------------------- | -----------------------
 //!   duplicate:         | in order:           | early: dropped,
 //!    SEND, WRITE: ACK  |  checks, placement  |  one sequence NAK a gap
-//!    READ: again       |     |               |
+//!    READ: again,      |     |               |
+//!    atomic: same      |     |               |
+//!    answer again      |     |               |
 //!                      |     v               |
 //!            message:  |  Idle ---first---> Send | Write ---last---> Idle
 //!                      |     |
@@ -22,9 +24,11 @@
 //!   poll:  READ replies in order, then the answer
 //! ```
 
-pub mod read;
+mod atomic;
+mod read;
 mod refuse;
 mod reply;
+pub mod resources;
 
 pub(crate) use refuse::failed_receive;
 
@@ -63,9 +67,9 @@ use crate::{
     wqe::RecvWqe,
 };
 use core::ops::DerefMut;
-use read::{
-    ReadQueue,
-    ReadSlot, //
+use resources::{
+    ReadSlot,
+    Resources, //
 };
 
 /// The message that is being received.
@@ -124,7 +128,7 @@ enum Silence {
 
 /// The receive side of a QP.
 pub(crate) struct Responder<R> {
-    reads: ReadQueue<R>,
+    resources: Resources<R>,
     expected: Psn,
     msn: Msn,
     message: Message,
@@ -142,7 +146,7 @@ where
 {
     pub(crate) fn new(reads: R) -> Self {
         Self {
-            reads: ReadQueue::new(reads),
+            resources: Resources::new(reads),
             expected: Psn::default(),
             msn: Msn::default(),
             message: Message::Idle,
@@ -155,12 +159,12 @@ where
 
     /// Replaces the READ slots.
     pub(crate) fn set_read_slots(&mut self, reads: R) -> R {
-        self.reads.replace(reads)
+        self.resources.replace(reads)
     }
 
     /// The most READs of the peer there is room for.
     pub(crate) fn read_slots(&self) -> usize {
-        self.reads.len()
+        self.resources.len()
     }
 
     /// Ready to receive, with this PSN first.
@@ -172,7 +176,7 @@ where
 
     /// Has nothing more to say.
     pub(crate) fn stop(&mut self) {
-        self.reads.clear();
+        self.resources.clear();
         self.message = Message::Idle;
         self.answer = Answer::None;
         self.silence = Silence::None;
@@ -203,7 +207,9 @@ where
             Operation::ReadRequest => self.read_request(packet, ctx, env),
             Operation::CompareSwap
             | Operation::FetchAdd
-            | Operation::ReadResponse
+            | Operation::AtomicWrite
+            | Operation::Flush => self.atomic_request(packet, ctx, env),
+            Operation::ReadResponse
             | Operation::Acknowledge
             | Operation::AtomicAcknowledge
             | Operation::Cnp => Err(self.refuse(NakCode::InvalidRequest, ctx, env)),
@@ -244,7 +250,9 @@ where
             Operation::ReadRequest => self.read_again(packet, ctx, env),
             Operation::CompareSwap
             | Operation::FetchAdd
-            | Operation::ReadResponse
+            | Operation::AtomicWrite
+            | Operation::Flush => self.atomic_again(packet, ctx, env),
+            Operation::ReadResponse
             | Operation::Acknowledge
             | Operation::AtomicAcknowledge
             | Operation::Cnp => env.count(Counter::DropSequence),
@@ -415,10 +423,21 @@ where
             self.message = Message::Idle;
             self.msn = self.msn.next();
         }
-        let is_read = packet.bth.opcode.operation() == Operation::ReadRequest;
+        let responds = match packet.bth.opcode.operation() {
+            Operation::Send | Operation::Write => false,
+            Operation::ReadRequest
+            | Operation::CompareSwap
+            | Operation::FetchAdd
+            | Operation::AtomicWrite
+            | Operation::Flush => true,
+            Operation::ReadResponse
+            | Operation::Acknowledge
+            | Operation::AtomicAcknowledge
+            | Operation::Cnp => false,
+        };
         match self.answer {
-            // The response to a READ speaks for what is before it.
-            Answer::None | Answer::Ack | Answer::NotReady if is_read => self.answer = Answer::None,
+            // Its own response speaks for what is before it.
+            Answer::None | Answer::Ack | Answer::NotReady if responds => self.answer = Answer::None,
             Answer::None if packet.bth.ack_req => self.answer = Answer::Ack,
             Answer::NotReady => self.answer = Answer::Ack,
             Answer::None | Answer::Ack | Answer::Sequence { .. } | Answer::Refused { .. } => {}

@@ -20,13 +20,17 @@ use crate::{
     },
     wire::{
         Aeth,
+        AtomicEth,
         Bth,
         Deth,
         Opcode,
         Packet,
         Reth, //
     },
-    wqe::SendOp, //
+    wqe::{
+        AtomicOp,
+        SendOp, //
+    }, //
 };
 
 /// The most bytes of BTH and extension headers that one of our packets carries.
@@ -65,7 +69,8 @@ pub enum Role {
 /// What the packets of a run are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
-    /// Packets of a SEND or WRITE of `packets` packets and `length` bytes.
+    /// Packets of a SEND or WRITE of `packets` packets and `length` bytes, or one other request with
+    /// so many bytes of payload.
     Message {
         op: SendOp,
         /// Number of the run's first packet in the message.
@@ -86,6 +91,12 @@ pub(crate) enum Form {
         aeth: Aeth,
         /// It repeats an earlier one.
         repeated: bool,
+    },
+    /// The response to an atomic operation.
+    AtomicAcknowledge {
+        aeth: Aeth,
+        /// What was there before.
+        original: u64,
     },
     /// One ACK or NAK.
     Acknowledge { aeth: Aeth },
@@ -164,7 +175,9 @@ impl Run {
                 rest.min(self.count.saturating_mul(self.mtu.bytes()))
             }
             Form::Datagram { length, .. } => length,
-            Form::ReadRequest { .. } | Form::Acknowledge { .. } => 0,
+            Form::ReadRequest { .. }
+            | Form::AtomicAcknowledge { .. }
+            | Form::Acknowledge { .. } => 0,
         }
     }
 
@@ -217,6 +230,21 @@ impl Run {
                         packet.reth = Some(Reth { va, rkey, length });
                         packet.imm = Some(imm);
                     }
+                    SendOp::Atomic { va, rkey, op } => {
+                        packet.atomic = Some(atomic_eth(va, rkey, op));
+                    }
+                    SendOp::AtomicWrite { va, rkey } => {
+                        packet.reth = Some(Reth { va, rkey, length });
+                    }
+                    SendOp::Flush {
+                        va,
+                        rkey,
+                        length,
+                        feth,
+                    } => {
+                        packet.feth = Some(feth);
+                        packet.reth = Some(Reth { va, rkey, length });
+                    }
                     SendOp::Send
                     | SendOp::Read { .. }
                     | SendOp::Datagram { .. }
@@ -245,6 +273,11 @@ impl Run {
                 });
                 packet.payload_len = self.share(length, number);
                 packet.aeth = Some(aeth);
+            }
+            Form::AtomicAcknowledge { aeth, original } => {
+                packet = new(Opcode::RcAtomicAcknowledge);
+                packet.aeth = Some(aeth);
+                packet.atomic_ack = Some(original);
             }
             Form::Acknowledge { aeth } => {
                 packet = new(Opcode::RcAcknowledge);
@@ -320,8 +353,22 @@ fn pad(length: u32) -> u8 {
     }
 }
 
-/// The opcode of a SEND or WRITE packet. Other operations are never split into messages; they
-/// read as SEND.
+/// The header of an atomic operation.
+#[inline]
+fn atomic_eth(va: u64, rkey: RKey, op: AtomicOp) -> AtomicEth {
+    let (swap_add, compare) = match op {
+        AtomicOp::CompareSwap { compare, swap } => (swap, compare),
+        AtomicOp::FetchAdd(add) => (add, 0),
+    };
+    AtomicEth {
+        va,
+        rkey,
+        swap_add,
+        compare,
+    }
+}
+
+/// The opcode of a request packet. READs and datagrams have forms of their own; they read as SEND.
 #[inline]
 const fn request_opcode(op: SendOp, place: Place) -> Opcode {
     match op {
@@ -349,17 +396,21 @@ const fn request_opcode(op: SendOp, place: Place) -> Opcode {
             Place::Last => Opcode::RcSendLastInv,
             Place::Only => Opcode::RcSendOnlyInv,
         },
+        SendOp::Atomic { op, .. } => match op {
+            AtomicOp::CompareSwap { .. } => Opcode::RcCompareSwap,
+            AtomicOp::FetchAdd(_) => Opcode::RcFetchAdd,
+        },
+        SendOp::AtomicWrite { .. } => Opcode::RcAtomicWrite,
+        SendOp::Flush { .. } => Opcode::RcFlush,
         SendOp::Send
         | SendOp::Read { .. }
         | SendOp::Datagram { .. }
         | SendOp::Local(_)
-        | SendOp::Invalid(_) => {
-            match place {
-                Place::First => Opcode::RcSendFirst,
-                Place::Middle => Opcode::RcSendMiddle,
-                Place::Last => Opcode::RcSendLast,
-                Place::Only => Opcode::RcSendOnly,
-            }
-        }
+        | SendOp::Invalid(_) => match place {
+            Place::First => Opcode::RcSendFirst,
+            Place::Middle => Opcode::RcSendMiddle,
+            Place::Last => Opcode::RcSendLast,
+            Place::Only => Opcode::RcSendOnly,
+        },
     }
 }

@@ -39,7 +39,9 @@ use crate::{
     },
     wire::{
         Aeth,
+        AtomicEth,
         Bth,
+        Feth,
         Opcode,
         Packet,
         Reth,
@@ -47,6 +49,7 @@ use crate::{
         ICRC_LEN, //
     },
     wqe::{
+        AtomicOp,
         LocalOp,
         RecvWqe,
         SendOp,
@@ -77,6 +80,14 @@ pub(crate) struct World {
     pub(crate) read: Vec<(u32, u32, u32)>,
     /// Placements of WRITEs: address and length.
     pub(crate) written: Vec<(u64, u32)>,
+    /// Atomic operations: address and what.
+    pub(crate) atomics: Vec<(u64, AtomicOp)>,
+    /// ATOMIC WRITEs: address.
+    pub(crate) atomic_writes: Vec<u64>,
+    /// FLUSHes: address, length, what.
+    pub(crate) flushes: Vec<(u64, u32, Feth)>,
+    /// What atomic operations of ours found: slot and value.
+    pub(crate) results: Vec<(u32, u64)>,
     /// Remote accesses that were checked.
     pub(crate) checked: Vec<(u64, u32, RemoteAccess)>,
     pub(crate) invalidated: Vec<RKey>,
@@ -156,6 +167,38 @@ impl Env for World {
         deny(self.deny_remote)
     }
 
+    fn write_result(&mut self, slot: u32, original: u64) -> Result<(), MemoryError> {
+        self.results.push((slot, original));
+        deny(self.deny_send)
+    }
+
+    /// Finds how many there were before.
+    fn atomic(&mut self, rkey: RKey, va: u64, op: AtomicOp) -> Result<u64, MemoryError> {
+        if rkey != RKEY {
+            return Err(MemoryError::Access);
+        }
+        deny(self.deny_remote)?;
+        self.atomics.push((va, op));
+        Ok(self.atomics.len() as u64 - 1)
+    }
+
+    fn atomic_write(&mut self, rkey: RKey, va: u64, pay: Range<u32>) -> Result<(), MemoryError> {
+        assert_eq!(pay, 0..8);
+        if rkey != RKEY {
+            return Err(MemoryError::Access);
+        }
+        self.atomic_writes.push(va);
+        deny(self.deny_remote)
+    }
+
+    fn flush(&mut self, rkey: RKey, va: u64, length: u32, feth: Feth) -> Result<(), MemoryError> {
+        if rkey != RKEY {
+            return Err(MemoryError::Access);
+        }
+        self.flushes.push((va, length, feth));
+        deny(self.deny_remote)
+    }
+
     fn invalidate(&mut self, rkey: RKey) -> Result<(), MemoryError> {
         self.invalidated.push(rkey);
         match self.deny_invalidate {
@@ -214,6 +257,8 @@ pub(crate) fn attributes() -> QpAttr {
     attr.dest_qpn = DEST;
     attr.access.remote_read = true;
     attr.access.remote_write = true;
+    attr.access.remote_atomic = true;
+    attr.access.flush_global = true;
     attr.max_rd_atomic = 2;
     attr.max_dest_rd_atomic = 2;
     attr.min_rnr_timer = 12;
@@ -365,5 +410,21 @@ pub(crate) fn reth(mut packet: Packet, va: u64, length: u32) -> Packet {
         rkey: RKEY,
         length,
     });
+    packet
+}
+
+pub(crate) fn atomic_eth(mut packet: Packet, va: u64, compare: u64, swap_add: u64) -> Packet {
+    packet.atomic = Some(AtomicEth {
+        va,
+        rkey: RKEY,
+        swap_add,
+        compare,
+    });
+    packet
+}
+
+pub(crate) fn atomic_ack(psn: u32, original: u64) -> Packet {
+    let mut packet = packet(Opcode::RcAtomicAcknowledge, psn, 0);
+    packet.atomic_ack = Some(original);
     packet
 }

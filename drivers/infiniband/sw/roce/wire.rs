@@ -16,6 +16,7 @@ mod aeth;
 mod atomic;
 mod bth;
 mod deth;
+mod feth;
 pub mod icrc;
 mod ieth;
 mod imm;
@@ -31,6 +32,10 @@ pub use aeth::{
 pub use atomic::AtomicEth;
 pub use bth::Bth;
 pub use deth::Deth;
+pub use feth::{
+    Feth,
+    Selectivity, //
+};
 pub use opcode::{
     Opcode,
     Operation,

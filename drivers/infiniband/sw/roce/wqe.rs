@@ -8,8 +8,26 @@ use crate::{
         QKey,
         Qpn,
         RKey, //
-    }, //
+    },
+    wire::Feth, //
 };
+
+/// Bytes that an atomic operation or an ATOMIC WRITE works on.
+pub const ATOMIC_LENGTH: u32 = 8;
+
+/// What an atomic operation does to the 64 bits that it finds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AtomicOp {
+    /// Replaces them if they are what is expected.
+    CompareSwap {
+        /// What is expected.
+        compare: u64,
+        /// What takes its place.
+        swap: u64,
+    },
+    /// Adds to them, modulo 2^64.
+    FetchAdd(u64),
+}
 
 /// What a send WQE asks for. Immediate data is in network order, as the consumer gave it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -42,6 +60,33 @@ pub enum SendOp {
         va: u64,
         /// Remote key.
         rkey: RKey,
+    },
+    /// An atomic operation; what was there before comes back.
+    Atomic {
+        /// Remote virtual address, a multiple of 8.
+        va: u64,
+        /// Remote key.
+        rkey: RKey,
+        /// What is done.
+        op: AtomicOp,
+    },
+    /// ATOMIC WRITE: 8 bytes at once.
+    AtomicWrite {
+        /// Remote virtual address, a multiple of 8.
+        va: u64,
+        /// Remote key.
+        rkey: RKey,
+    },
+    /// FLUSH.
+    Flush {
+        /// Remote virtual address.
+        va: u64,
+        /// Remote key.
+        rkey: RKey,
+        /// Bytes that are to be flushed.
+        length: u32,
+        /// How, and what.
+        feth: Feth,
     },
     /// A datagram; the driver keeps the address vector beside the slot.
     Datagram {
@@ -79,7 +124,7 @@ pub struct SendWqe {
     pub wr_id: u64,
     /// The operation and its remote operands.
     pub op: SendOp,
-    /// Total payload length in bytes, at most 2^31.
+    /// Bytes of the list: payload, or room for the response; at most 2^31.
     pub length: u32,
     /// Report success, not only failure.
     pub signaled: bool,
@@ -108,6 +153,28 @@ impl SendWqe {
             first_psn: Psn::new(0),
             packets: 0,
             error: None,
+        }
+    }
+}
+
+impl SendOp {
+    /// Whether the peer answers with a response of its own, which no other ACK stands for: these
+    /// are bounded by `max_rd_atomic`, and a fence waits for them.
+    #[inline]
+    pub const fn is_rd_atomic(&self) -> bool {
+        match self {
+            Self::Read { .. }
+            | Self::Atomic { .. }
+            | Self::AtomicWrite { .. }
+            | Self::Flush { .. } => true,
+            Self::Send
+            | Self::SendImm(_)
+            | Self::SendInv(_)
+            | Self::Write { .. }
+            | Self::WriteImm { .. }
+            | Self::Datagram { .. }
+            | Self::Local(_)
+            | Self::Invalid(_) => false,
         }
     }
 }

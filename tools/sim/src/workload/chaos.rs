@@ -152,6 +152,11 @@ fn sabotage(stream: &mut Stream, rng: &mut Rng) {
             true => *rkey = NO_KEY,
             false => *va = u64::MAX - 3,
         },
+        SendOp::Atomic { va, rkey, .. } => match rng.bool() {
+            true => *rkey = NO_KEY,
+            false => *va += 1,
+        },
+        SendOp::AtomicWrite { rkey, .. } | SendOp::Flush { rkey, .. } => *rkey = NO_KEY,
         SendOp::Datagram { .. } | SendOp::Local(_) | SendOp::Invalid(_) => {}
     }
 }

@@ -36,9 +36,15 @@ use roce::{
         Qpn,
         RKey, //
     },
+    wire::{
+        Feth,
+        Selectivity, //
+    },
     wqe::{
+        AtomicOp,
         SendOp,
-        SendWqe, //
+        SendWqe,
+        ATOMIC_LENGTH, //
     }, //
 };
 use zerocopy::{
@@ -186,8 +192,9 @@ impl World<'_> {
                     }
                 }
                 .unwrap_or(SendOp::Invalid(WcStatus::LocQpOpErr));
-                if let Err(status) = self.fetch_payload(slot, index, &raw, address) {
-                    wqe.op = SendOp::Invalid(status);
+                match self.fetch_payload(slot, index, &raw, address) {
+                    Ok(length) => wqe.length = length,
+                    Err(status) => wqe.op = SendOp::Invalid(status),
                 }
                 if let SendSource::User(user) = &mut self.io.sends {
                     user.ring.advance();
@@ -197,14 +204,15 @@ impl World<'_> {
         }
     }
 
-    /// Copies the list of the WQE at ring index `index` to `slot` and checks its length.
+    /// Copies the list of the WQE at ring index `index` to `slot` and checks its length. Returns
+    /// the length that the operation works with.
     fn fetch_payload(
         &mut self,
         slot: u32,
         index: u32,
         raw: &uapi::SendWqe,
         address: Option<Arc<AddressHandle>>,
-    ) -> Result<(), WcStatus> {
+    ) -> Result<u32, WcStatus> {
         let io = &mut *self.io;
         let SendSource::User(user) = &io.sends else {
             return Err(WcStatus::LocQpOpErr);
@@ -212,13 +220,26 @@ impl World<'_> {
         if raw.dma.length > MAX_MESSAGE {
             return Err(WcStatus::LocLenErr);
         }
+        match raw.opcode {
+            // The length is that of the range at the peer; there is nothing here.
+            wr_opcode::FLUSH => {
+                io.slots.set(slot, Payload::List, 0, address);
+                return Ok(0);
+            }
+            // The 8 bytes stand where inline data does, whatever the flags say.
+            wr_opcode::ATOMIC_WRITE if raw.dma.num_sge == 0 => {
+                io.slots.set(slot, Payload::Inline(index), 0, address);
+                return Ok(raw.dma.length);
+            }
+            _ => {}
+        }
         if raw.send_flags & send_flags::INLINE != 0 {
-            let read = raw.opcode == wr_opcode::RDMA_READ;
-            if raw.dma.length > user.max_inline || read {
+            let receives = is_atomic(raw.opcode) || raw.opcode == wr_opcode::RDMA_READ;
+            if raw.dma.length > user.max_inline || receives {
                 return Err(WcStatus::LocQpOpErr);
             }
             io.slots.set(slot, Payload::Inline(index), 0, address);
-            return Ok(());
+            return Ok(raw.dma.length);
         }
         let count = raw.dma.num_sge as usize;
         let list = io
@@ -238,7 +259,11 @@ impl World<'_> {
             return Err(WcStatus::LocLenErr);
         }
         io.slots.set(slot, Payload::List, raw.dma.num_sge, address);
-        Ok(())
+        if is_atomic(raw.opcode) && raw.dma.length > ATOMIC_LENGTH {
+            // There is more room than needed.
+            return Ok(ATOMIC_LENGTH);
+        }
+        Ok(raw.dma.length)
     }
 
     /// The operation of a WQE on a datagram QP, with its address.
@@ -274,6 +299,13 @@ fn takes_sends(state: QpState) -> bool {
     }
 }
 
+fn is_atomic(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD
+    )
+}
+
 /// A Q_Key with its top bit set stands for the QP's own (IBTA 10.2.5).
 fn effective_qkey(qkey: QKey, core: &Core) -> QKey {
     if qkey.0 & 0x8000_0000 != 0 {
@@ -298,6 +330,47 @@ fn connected_op(raw: &uapi::SendWqe) -> Option<SendOp> {
             imm: raw.ex,
         },
         wr_opcode::RDMA_READ => SendOp::Read { va, rkey },
+        wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => atomic_op(raw)?,
+        wr_opcode::ATOMIC_WRITE => SendOp::AtomicWrite { va, rkey },
+        wr_opcode::FLUSH => flush_op(raw)?,
         _ => return None,
+    })
+}
+
+fn atomic_op(raw: &uapi::SendWqe) -> Option<SendOp> {
+    let (atomic, _) = uapi::AtomicOperands::read_from_prefix(&raw.operands).ok()?;
+    let op = if raw.opcode == wr_opcode::ATOMIC_CMP_AND_SWP {
+        AtomicOp::CompareSwap {
+            compare: atomic.compare_add,
+            swap: atomic.swap,
+        }
+    } else {
+        AtomicOp::FetchAdd(atomic.compare_add)
+    };
+    Some(SendOp::Atomic {
+        va: atomic.remote_addr,
+        rkey: RKey(atomic.rkey),
+        op,
+    })
+}
+
+fn flush_op(raw: &uapi::SendWqe) -> Option<SendOp> {
+    let (flush, _) = uapi::FlushOperands::read_from_prefix(&raw.operands).ok()?;
+    let known = uapi::flush::GLOBAL | uapi::flush::PERSISTENT;
+    let feth = Feth {
+        global: flush.types & uapi::flush::GLOBAL != 0,
+        persistent: flush.types & uapi::flush::PERSISTENT != 0,
+        reserved: flush.types & !known != 0,
+        selectivity: match flush.level {
+            uapi::flush::RANGE => Selectivity::Range,
+            uapi::flush::REGION => Selectivity::Region,
+            _ => return None,
+        },
+    };
+    Some(SendOp::Flush {
+        va: flush.remote_addr,
+        rkey: RKey(flush.rkey),
+        length: raw.dma.length,
+        feth,
     })
 }

@@ -146,7 +146,9 @@ impl Turn {
         counters.add(PortCounter::SentPackets, u64::from(outcome.sent));
         counters.add(PortCounter::SentBytes, bytes);
         if self.multicast != 0 {
-            let done = u64::MAX.checked_shl(done as u32).map_or(u64::MAX, |rest| !rest);
+            let done = u64::MAX
+                .checked_shl(done as u32)
+                .map_or(u64::MAX, |rest| !rest);
             let count = (self.multicast & done).count_ones();
             counters.add(PortCounter::SentMulticast, u64::from(count));
         }

@@ -25,7 +25,11 @@ use core::ops::Range;
 use kernel::{
     prelude::*,
     sync::{
-        atomic::Relaxed,
+        atomic::{
+            Full,
+            Relaxed, //
+        },
+        barrier,
         rcu, //
     }, //
 };
@@ -66,7 +70,14 @@ use roce::{
         Instant,
         RKey, //
     },
-    wqe::LocalOp, //
+    wire::{
+        Feth,
+        Selectivity, //
+    },
+    wqe::{
+        AtomicOp,
+        LocalOp, //
+    }, //
 };
 
 /// What is known of a packet besides its transport headers.
@@ -228,15 +239,15 @@ impl<'a> World<'a> {
     }
 
     /// Runs `f` on the memory that `key` names, after checking key, domain, rights and bounds.
-    fn with_region(
+    fn with_region<T>(
         &self,
         pd: usize,
         key: u32,
         va: u64,
         length: u64,
         rights: u32,
-        f: impl FnOnce(&Backing, u64) -> Result<(), MemoryError>,
-    ) -> Result<(), MemoryError> {
+        f: impl FnOnce(&Backing, u64) -> Result<T, MemoryError>,
+    ) -> Result<T, MemoryError> {
         let request = Request {
             key,
             va,
@@ -429,6 +440,51 @@ impl Env for World<'_> {
         })
     }
 
+    fn write_result(&mut self, slot: u32, original: u64) -> Result<(), MemoryError> {
+        let list = self.io.slots.list(slot);
+        self.scatter(self.qp.pd, list, 0, &original.to_ne_bytes())
+    }
+
+    fn atomic(&mut self, rkey: RKey, va: u64, op: AtomicOp) -> Result<u64, MemoryError> {
+        let rights = access::REMOTE_ATOMIC;
+        self.with_region(self.qp.pd, rkey.0, va, 8, rights, |memory, at| {
+            memory.atomic(at, op)
+        })
+    }
+
+    fn atomic_write(
+        &mut self,
+        rkey: RKey,
+        va: u64,
+        payload: Range<u32>,
+    ) -> Result<(), MemoryError> {
+        let bytes = <[u8; 8]>::try_from(self.payload(payload)?).map_err(|_| MemoryError::Fault)?;
+        let rights = access::REMOTE_WRITE;
+        self.with_region(self.qp.pd, rkey.0, va, 8, rights, |memory, at| {
+            memory.atomic_write(at, bytes)
+        })
+    }
+
+    fn flush(&mut self, rkey: RKey, va: u64, length: u32, feth: Feth) -> Result<(), MemoryError> {
+        let rights = |wanted, right| if wanted { right } else { 0 };
+        let rights = rights(feth.global, access::FLUSH_GLOBAL)
+            | rights(feth.persistent, access::FLUSH_PERSISTENT);
+        match feth.selectivity {
+            Selectivity::Range => {
+                let length = u64::from(length);
+                self.with_region(self.qp.pd, rkey.0, va, length, rights, |_, _| Ok(()))?;
+            }
+            Selectivity::Region | Selectivity::Reserved => {
+                let table = &self.qp.port.regions;
+                region::check_key(table, self.rcu, self.qp.pd, rkey.0, rights)?;
+            }
+        }
+        // What was written before is in the memory that all CPUs see; no region can be registered
+        // for persistence.
+        barrier::smp_mb(Full);
+        Ok(())
+    }
+
     fn invalidate(&mut self, _rkey: RKey) -> Result<(), MemoryError> {
         // Only memory windows and fast-registered regions may be invalidated (IBTA 10.6.7.2.4),
         // and a plain region is neither.
@@ -448,6 +504,10 @@ impl Env for World<'_> {
             SendCqeOp::Bind => WcOpcode::BindMw,
             SendCqeOp::Invalidate => WcOpcode::LocalInv,
             SendCqeOp::Register => WcOpcode::RegMr,
+            SendCqeOp::CompareSwap => WcOpcode::CompSwap,
+            SendCqeOp::FetchAdd => WcOpcode::FetchAdd,
+            SendCqeOp::Flush => WcOpcode::Flush,
+            SendCqeOp::AtomicWrite => WcOpcode::AtomicWrite,
         };
         let wc = self.wc(cqe.wr_id, cqe.status, opcode, cqe.byte_len);
         let solicited = cqe.status != WcStatus::Success;

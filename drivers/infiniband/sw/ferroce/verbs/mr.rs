@@ -105,9 +105,7 @@ fn insert(port: &Port, make: impl FnOnce(u32) -> Result<Memory>) -> Result<(u32,
 }
 
 /// What the core gets of a new entry of the table.
-fn registration(
-    (key, memory): (u32, Arc<Memory>),
-) -> NewMr<impl PinInit<Registration, Error>> {
+fn registration((key, memory): (u32, Arc<Memory>)) -> NewMr<impl PinInit<Registration, Error>> {
     NewMr {
         lkey: key,
         rkey: key,

@@ -14,6 +14,7 @@ use kernel::prelude::*;
 use rdma::verbs::{
     send_flags,
     RecvWr,
+    Remote,
     SendOp as WrOp,
     SendWr,
     Sge, //
@@ -25,6 +26,7 @@ use roce::{
         RKey, //
     },
     wqe::{
+        AtomicOp,
         SendOp,
         SendWqe, //
     }, //
@@ -80,7 +82,16 @@ pub(super) fn send(qp: &QueuePair, wr: &SendWr<'_, Ferroce>) -> Result {
             let (va, rkey) = (remote.addr, RKey(remote.rkey));
             (SendOp::Read { va, rkey }, None)
         }
-        WrOp::CompareSwap { .. } | WrOp::FetchAdd { .. } | WrOp::LocalInv(_) | WrOp::Other(_) => {
+        WrOp::CompareSwap {
+            remote,
+            compare,
+            swap,
+        } => (
+            atomic(remote, AtomicOp::CompareSwap { compare, swap }),
+            None,
+        ),
+        WrOp::FetchAdd { remote, add } => (atomic(remote, AtomicOp::FetchAdd(add)), None),
+        WrOp::LocalInv(_) | WrOp::Other(_) => {
             return Err(EOPNOTSUPP);
         }
     };
@@ -136,6 +147,14 @@ pub(super) fn receive(qp: &QueuePair, wr: &RecvWr<'_>) -> Result {
 /// `ENOMEM` if the queue is full, `EINVAL` for a list that is too long.
 pub(super) fn receive_shared(queue: &ReceiveQueue, wr: &RecvWr<'_>) -> Result {
     queue.post(wr.wr_id(), wr.sges().map(convert))
+}
+
+fn atomic(remote: Remote, op: AtomicOp) -> SendOp {
+    SendOp::Atomic {
+        va: remote.addr,
+        rkey: RKey(remote.rkey),
+        op,
+    }
 }
 
 fn convert(sge: Sge) -> uapi::Sge {

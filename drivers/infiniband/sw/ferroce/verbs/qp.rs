@@ -283,6 +283,8 @@ pub(super) fn modify(port: &Port, qp: &QueuePair, attr: &QpAttr, mask: u32) -> R
             remote_read: attr.access_flags & access::REMOTE_READ != 0,
             remote_write: attr.access_flags & access::REMOTE_WRITE != 0,
             remote_atomic: attr.access_flags & access::REMOTE_ATOMIC != 0,
+            flush_global: attr.access_flags & access::FLUSH_GLOBAL != 0,
+            flush_persistent: attr.access_flags & access::FLUSH_PERSISTENT != 0,
         },
         pkey_index: attr.pkey_index,
         port: attr.port,

@@ -14,7 +14,7 @@ use crate::{
     }, //
 };
 
-/// The most outstanding READs as requester, and the most pending ones as responder, that a QP may
+/// The most outstanding READs and atomics as requester, and the most pending ones as responder, that a QP may
 /// be configured for.
 pub const MAX_RD_ATOMIC: u8 = 128;
 
@@ -28,8 +28,12 @@ pub struct QpAccess {
     pub remote_read: bool,
     /// RDMA WRITE.
     pub remote_write: bool,
-    /// Atomic operations. Stored and returned; none are carried out yet.
+    /// Atomic operations.
     pub remote_atomic: bool,
+    /// FLUSH for global visibility.
+    pub flush_global: bool,
+    /// FLUSH for persistence.
+    pub flush_persistent: bool,
 }
 
 /// The protocol's attributes of a QP. Address vectors are the driver's.
@@ -59,9 +63,9 @@ pub struct QpAttr {
     pub pkey_index: u16,
     /// Port, 1.
     pub port: u32,
-    /// READs that may be outstanding as requester, at most [`MAX_RD_ATOMIC`].
+    /// READs and atomics that may be outstanding as requester, at most [`MAX_RD_ATOMIC`].
     pub max_rd_atomic: u8,
-    /// READs of the peer that may be pending, at most [`MAX_RD_ATOMIC`] and the read slots given.
+    /// READs and atomics of the peer that may be pending, at most [`MAX_RD_ATOMIC`] and the read slots given.
     pub max_dest_rd_atomic: u8,
     /// Code of the time that the peer is to wait after an RNR NAK, 0 to 31.
     pub min_rnr_timer: u8,
@@ -90,6 +94,8 @@ impl QpAttr {
                 remote_read: false,
                 remote_write: false,
                 remote_atomic: false,
+                flush_global: false,
+                flush_persistent: false,
             },
             pkey_index: 0,
             port: 1,

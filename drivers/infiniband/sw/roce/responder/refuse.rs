@@ -18,7 +18,7 @@ use crate::{
         Failure, //
     },
     responder::{
-        read::ReadSlot,
+        resources::ReadSlot,
         Answer,
         Message,
         Responder, //

@@ -13,9 +13,10 @@ use crate::{
     },
     responder::{
         nak_code,
-        read::{
+        resources::{
             ReadSlot,
-            Reply, //
+            Reply,
+            What, //
         },
         Answer,
         Responder,
@@ -50,7 +51,7 @@ where
         if max == 0 {
             return None;
         }
-        if !self.reads.is_idle() {
+        if !self.resources.is_idle() {
             if let Some(run) = self.poll_read(max, ctx) {
                 return Some(run);
             }
@@ -58,10 +59,10 @@ where
         self.poll_answer(ctx)
     }
 
-    /// Packets of the READ reply whose turn it is.
+    /// Packets of the reply whose turn it is.
     fn poll_read(&mut self, max: u32, ctx: &Context<'_>) -> Option<Run> {
         let mtu = ctx.attr.path_mtu;
-        let reply = *self.reads.current()?;
+        let reply = *self.resources.current()?;
         let count = reply.packets.saturating_sub(reply.sent).min(max);
         let source = if reply.length == 0 {
             PayloadSource::None
@@ -71,21 +72,25 @@ where
                 va: reply.va.wrapping_add(u64::from(mtu.span(reply.sent))),
             }
         };
-        let form = Form::ReadResponse {
-            position: reply.sent,
-            packets: reply.packets,
-            length: reply.length,
-            aeth: Aeth {
-                syndrome: Syndrome::ACK,
-                msn: reply.msn,
+        let aeth = Aeth {
+            syndrome: Syndrome::ACK,
+            msn: reply.msn,
+        };
+        let form = match reply.what {
+            What::Atomic { original } => Form::AtomicAcknowledge { aeth, original },
+            What::Read | What::Placed => Form::ReadResponse {
+                position: reply.sent,
+                packets: reply.packets,
+                length: reply.length,
+                aeth,
+                repeated: reply.repeated,
             },
-            repeated: reply.repeated,
         };
         let run = self.run(reply.next(), count, source, form, ctx);
         let sent = reply.sent.wrapping_add(count);
         if sent >= reply.packets {
-            self.reads.pop();
-        } else if let Some(reply) = self.reads.current() {
+            self.resources.pop();
+        } else if let Some(reply) = self.resources.current() {
             reply.sent = sent;
         }
         Some(run)
@@ -149,7 +154,9 @@ where
     pub(crate) fn unsend(&mut self, run: &Run, index: u32, ctx: &Context<'_>) {
         let psn = run.psn.add(index);
         match run.form {
-            Form::ReadResponse { .. } => self.unsend_read(run, index, ctx),
+            Form::ReadResponse { .. } | Form::AtomicAcknowledge { .. } => {
+                self.unsend_reply(run, index, ctx);
+            }
             Form::Acknowledge { aeth } => {
                 if self.answer != Answer::None {
                     return;
@@ -175,10 +182,10 @@ where
         }
     }
 
-    /// Packet `index` of a run of READ responses and those after it were not sent.
-    fn unsend_read(&mut self, run: &Run, index: u32, ctx: &Context<'_>) {
+    /// Packet `index` of a run of responses and those after it were not sent.
+    fn unsend_reply(&mut self, run: &Run, index: u32, ctx: &Context<'_>) {
         let psn = run.psn.add(index);
-        match self.reads.current() {
+        match self.resources.current() {
             Some(reply) if psn.is_within(reply.first, reply.sent) => {
                 reply.sent = psn.offset_from(reply.first);
                 return;
@@ -190,8 +197,8 @@ where
         if let Some(mut reply) = reply_of(run, mtu) {
             reply.sent = reply.sent.wrapping_add(index);
             let left = reply.packets.saturating_sub(reply.sent);
-            if left != 0 && !self.reads.will_bring(psn, left) {
-                self.reads.repeat(reply, mtu);
+            if left != 0 && !self.resources.will_bring(psn, left) {
+                self.resources.repeat(reply, mtu);
             }
         }
     }
@@ -210,18 +217,19 @@ where
             Form::ReadResponse { repeated: true, .. } => {
                 // As a repeated request that no longer passes the checks.
                 let same = |reply: &mut Reply| psn.is_within(reply.first, reply.sent);
-                if self.reads.current().is_some_and(same) {
-                    self.reads.pop();
+                if self.resources.current().is_some_and(same) {
+                    self.resources.pop();
                 }
                 env.count(Counter::AccessViolation);
                 self.answer = Answer::Refused { psn, code };
                 Ok(())
             }
             Form::ReadResponse { .. } => {
-                self.reads.clear();
+                self.resources.clear();
                 Err(self.refuse_at(psn, code, env))
             }
-            Form::Acknowledge { .. }
+            Form::AtomicAcknowledge { .. }
+            | Form::Acknowledge { .. }
             | Form::Message { .. }
             | Form::ReadRequest { .. }
             | Form::Datagram { .. } => Ok(()),
@@ -231,21 +239,29 @@ where
 
 /// The reply that a run is a part of, as it was before the run.
 fn reply_of(run: &Run, mtu: Mtu) -> Option<Reply> {
-    let Form::ReadResponse {
-        position,
-        packets,
-        length,
-        aeth,
-        repeated,
-    } = run.form
-    else {
-        return None;
+    let (position, packets, length, aeth, repeated) = match run.form {
+        Form::ReadResponse {
+            position,
+            packets,
+            length,
+            aeth,
+            repeated,
+        } => (position, packets, length, aeth, repeated),
+        Form::AtomicAcknowledge { aeth, original } => {
+            let what = What::Atomic { original };
+            return Some(Reply::to(what, run.psn, aeth.msn, true));
+        }
+        Form::Message { .. }
+        | Form::ReadRequest { .. }
+        | Form::Acknowledge { .. }
+        | Form::Datagram { .. } => return None,
     };
     let (rkey, va) = match run.source {
         PayloadSource::Remote { rkey, va } => (rkey, va),
         PayloadSource::None | PayloadSource::Wqe { .. } => (RKey::default(), 0),
     };
     Some(Reply {
+        what: What::Read,
         first: run.psn.sub(position),
         packets,
         sent: position,

@@ -35,6 +35,10 @@ pub enum Operation {
     CompareSwap,
     /// Fetch and Add.
     FetchAdd,
+    /// FLUSH.
+    Flush,
+    /// ATOMIC WRITE.
+    AtomicWrite,
     /// Congestion Notification Packet.
     Cnp,
 }
@@ -68,6 +72,8 @@ pub enum Opcode {
     RcFetchAdd = 0x14,
     RcSendLastInv = 0x16,
     RcSendOnlyInv = 0x17,
+    RcFlush = 0x1c,
+    RcAtomicWrite = 0x1d,
     UcSendFirst = 0x20,
     UcSendMiddle = 0x21,
     UcSendLast = 0x22,
@@ -86,24 +92,25 @@ pub enum Opcode {
 }
 
 /// First packet of its message.
-const START: u16 = 1 << 0;
+const START: u32 = 1 << 0;
 /// Last packet of its message.
-const END: u16 = 1 << 1;
+const END: u32 = 1 << 1;
 /// The only packet of its message.
-const ONLY: u16 = START | END;
+const ONLY: u32 = START | END;
 /// Answers a request.
-const RESPONSE: u16 = 1 << 2;
+const RESPONSE: u32 = 1 << 2;
 /// May carry payload.
-const PAYLOAD: u16 = 1 << 3;
-const DETH: u16 = 1 << 4;
-const RETH: u16 = 1 << 5;
-const ATOMIC: u16 = 1 << 6;
-const AETH: u16 = 1 << 7;
-const ATOMIC_ACK: u16 = 1 << 8;
-const IMM: u16 = 1 << 9;
-const IETH: u16 = 1 << 10;
+const PAYLOAD: u32 = 1 << 3;
+const DETH: u32 = 1 << 4;
+const RETH: u32 = 1 << 5;
+const ATOMIC: u32 = 1 << 6;
+const AETH: u32 = 1 << 7;
+const ATOMIC_ACK: u32 = 1 << 8;
+const IMM: u32 = 1 << 9;
+const IETH: u32 = 1 << 10;
+const FETH: u32 = 1 << 11;
 /// The bits above the flags hold the length of the headers in words of four bytes.
-const HEADER_WORDS_SHIFT: u32 = 11;
+const HEADER_WORDS_SHIFT: u32 = 16;
 
 impl Opcode {
     /// The opcode with this value, if there is one.
@@ -133,6 +140,8 @@ impl Opcode {
             0x14 => Self::RcFetchAdd,
             0x16 => Self::RcSendLastInv,
             0x17 => Self::RcSendOnlyInv,
+            0x1c => Self::RcFlush,
+            0x1d => Self::RcAtomicWrite,
             0x20 => Self::UcSendFirst,
             0x21 => Self::UcSendMiddle,
             0x22 => Self::UcSendLast,
@@ -210,6 +219,8 @@ impl Opcode {
             Self::RcAtomicAcknowledge => Operation::AtomicAcknowledge,
             Self::RcCompareSwap => Operation::CompareSwap,
             Self::RcFetchAdd => Operation::FetchAdd,
+            Self::RcFlush => Operation::Flush,
+            Self::RcAtomicWrite => Operation::AtomicWrite,
             Self::Cnp => Operation::Cnp,
         }
     }
@@ -286,6 +297,12 @@ impl Opcode {
         self.has(IETH)
     }
 
+    /// Whether there is a FLUSH Extended Transport Header.
+    #[inline]
+    pub const fn has_feth(self) -> bool {
+        self.has(FETH)
+    }
+
     /// Length of the BTH and the extension headers, in bytes.
     #[inline]
     pub const fn header_len(self) -> usize {
@@ -293,13 +310,13 @@ impl Opcode {
     }
 
     #[inline]
-    const fn has(self, flags: u16) -> bool {
+    const fn has(self, flags: u32) -> bool {
         self.traits() & flags != 0
     }
 
     /// The flags above, and the header length in words from bit [`HEADER_WORDS_SHIFT`] on.
     #[inline]
-    const fn traits(self) -> u16 {
+    const fn traits(self) -> u32 {
         match TRAITS.split_at_checked(self as usize) {
             Some((_, &[traits, ..])) => traits,
             // The table has an entry for each byte.
@@ -309,7 +326,7 @@ impl Opcode {
 
     //= IBA 9.2.1
     /// The place in the message and the extension headers: the source of [`TRAITS`].
-    const fn shape(self) -> u16 {
+    const fn shape(self) -> u32 {
         match self {
             Self::RcSendFirst | Self::UcSendFirst => START | PAYLOAD,
             Self::RcSendMiddle | Self::UcSendMiddle => PAYLOAD,
@@ -333,6 +350,8 @@ impl Opcode {
             Self::RcAcknowledge => ONLY | RESPONSE | AETH,
             Self::RcAtomicAcknowledge => ONLY | RESPONSE | AETH | ATOMIC_ACK,
             Self::RcCompareSwap | Self::RcFetchAdd => ONLY | ATOMIC,
+            Self::RcFlush => ONLY | FETH | RETH,
+            Self::RcAtomicWrite => ONLY | PAYLOAD | RETH,
             Self::UdSendOnly => ONLY | PAYLOAD | DETH,
             Self::UdSendOnlyImm => ONLY | PAYLOAD | DETH | IMM,
             // Sixteen reserved bytes follow the BTH.
@@ -342,23 +361,24 @@ impl Opcode {
 }
 
 /// [`Opcode::traits`] by opcode: one load for all that is asked of a packet.
-const TRAITS: [u16; 256] = traits();
+const TRAITS: [u32; 256] = traits();
 
-const fn traits() -> [u16; 256] {
+const fn traits() -> [u32; 256] {
     let mut table = [0; 256];
-    let mut rest: &mut [u16] = &mut table;
+    let mut rest: &mut [u32] = &mut table;
     let mut value = 0u8;
     while let Some((entry, after)) = rest.split_first_mut() {
         if let Some(opcode) = Opcode::from_u8(value) {
             let shape = opcode.shape();
-            let words = 3u16
+            let words = 3u32
                 .wrapping_add(words_if(shape & DETH, 2))
                 .wrapping_add(words_if(shape & RETH, 4))
                 .wrapping_add(words_if(shape & ATOMIC, 7))
                 .wrapping_add(words_if(shape & AETH, 1))
                 .wrapping_add(words_if(shape & ATOMIC_ACK, 2))
                 .wrapping_add(words_if(shape & IMM, 1))
-                .wrapping_add(words_if(shape & IETH, 1));
+                .wrapping_add(words_if(shape & IETH, 1))
+                .wrapping_add(words_if(shape & FETH, 1));
             *entry = shape | (words << HEADER_WORDS_SHIFT);
         }
         value = value.wrapping_add(1);
@@ -368,7 +388,7 @@ const fn traits() -> [u16; 256] {
 }
 
 /// `words` if any of `flags` is set, else 0.
-const fn words_if(flags: u16, words: u16) -> u16 {
+const fn words_if(flags: u32, words: u32) -> u32 {
     if flags != 0 {
         words
     } else {
@@ -393,6 +413,8 @@ impl fmt::Display for Opcode {
             Operation::AtomicAcknowledge => ("ATOMIC ACK", false),
             Operation::CompareSwap => ("CMP_SWAP", false),
             Operation::FetchAdd => ("FETCH_ADD", false),
+            Operation::Flush => ("FLUSH", false),
+            Operation::AtomicWrite => ("ATOMIC WRITE", false),
             Operation::Cnp => ("CNP", false),
         };
         f.write_str(name)?;
@@ -421,7 +443,7 @@ mod tests {
             }
             None => false,
         });
-        assert_eq!(known.count(), 23 + 12 + 2 + 1);
+        assert_eq!(known.count(), 25 + 12 + 2 + 1);
     }
 
     #[test]

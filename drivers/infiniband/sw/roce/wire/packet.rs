@@ -12,6 +12,7 @@ use crate::{
         Bth,
         Deth,
         Error,
+        Feth,
         Reth,
         ICRC_LEN, //
     }, //
@@ -27,6 +28,8 @@ pub struct Packet {
     pub bth: Bth,
     /// Datagram Extended Transport Header.
     pub deth: Option<Deth>,
+    /// FLUSH Extended Transport Header.
+    pub feth: Option<Feth>,
     /// RDMA Extended Transport Header.
     pub reth: Option<Reth>,
     /// Atomic Extended Transport Header.
@@ -52,6 +55,7 @@ impl Packet {
         Self {
             bth,
             deth: None,
+            feth: None,
             reth: None,
             atomic: None,
             aeth: None,
@@ -96,6 +100,11 @@ impl Packet {
         if opcode.has_deth() {
             let (deth, after) = Deth::parse(rest)?;
             packet.deth = Some(deth);
+            rest = after;
+        }
+        if opcode.has_feth() {
+            let (feth, after) = Feth::parse(rest)?;
+            packet.feth = Some(feth);
             rest = after;
         }
         if opcode.has_reth() {
@@ -149,6 +158,9 @@ impl Packet {
         if opcode.has_deth() {
             rest = self.deth?.emit(rest)?;
         }
+        if opcode.has_feth() {
+            rest = self.feth?.emit(rest)?;
+        }
         if opcode.has_reth() {
             rest = self.reth?.emit(rest)?;
         }
@@ -182,6 +194,15 @@ impl fmt::Display for Packet {
                 deth.src_qp.get(),
                 deth.qkey.0
             )?;
+        }
+        if let Some(feth) = self.feth {
+            let types = match (feth.global, feth.persistent) {
+                (true, true) => "global persistent",
+                (true, false) => "global",
+                (false, true) => "persistent",
+                (false, false) => "nothing",
+            };
+            write!(f, " {types} {:?}", feth.selectivity)?;
         }
         if let Some(reth) = self.reth {
             write!(
