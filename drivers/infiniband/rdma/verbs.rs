@@ -16,6 +16,7 @@ pub(crate) mod device;
 mod driver;
 mod mad;
 mod mr;
+mod mw;
 mod notifier;
 mod ops;
 mod parent;
@@ -62,6 +63,11 @@ pub use self::{
         MrInit,
         MrTranslation,
         NewMr, //
+    },
+    mw::{
+        Mw,
+        MwKind,
+        NewMw, //
     },
     notifier::{
         CqNotifier,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # guest: timeout=600 smp=2 mem=3072
-"""Memory: registering anew, and what is refused.
+"""Memory: registering anew, windows, and what is refused.
 
 librxe has no function for registering anew, so these tests write the uverbs command themselves.
 """
@@ -11,12 +11,13 @@ import os
 
 import pyverbs.enums as e
 import pytest
-from pyverbs.mr import MR
+from pyverbs.mr import MR, MW, MWBind, MWBindInfo
 from pyverbs.pd import PD
+from pyverbs.wr import SendWR
 
 import uverbs
 from testbed import Testbed
-from verbs import FULL_ACCESS, OK, pair, pattern, status_name
+from verbs import FULL_ACCESS, OK, Endpoint, pair, pattern, status_name
 
 PAGE = 4096
 NO_TIMER = {"timeout": 0}
@@ -205,6 +206,251 @@ def test_rereg_read_only_memory(end):
     uverbs.rereg_mr(end.ctx, handle, uverbs.ACCESS, access=0)
     uverbs.dereg_mr(end.ctx, handle)
     os.close(fd)
+
+
+# Windows.
+
+BIND_ERR, ACCESS_ERR = e.IBV_WC_MW_BIND_ERR, e.IBV_WC_REM_ACCESS_ERR
+ZERO_BASED = e.IBV_ACCESS_ZERO_BASED
+
+
+@pytest.fixture
+def windows(bed):
+    """Two connected endpoints; the MR of the second one has no remote rights, but may have windows."""
+    with pair(bed.h1.dev, bed.h2.dev, connect=NO_TIMER, b={"access": LOCAL | BIND}) as p:
+        yield p
+
+
+def bind(end, mw, off, length, access, mr=None, va=None):
+    """Posts a bind and returns its completion status and the new key; an unsuccessful one leaves the QP in error."""
+    mr = mr or end.mr
+    wr = SendWR(opcode=e.IBV_WR_BIND_MW, num_sge=0, sg=None)
+    wr.set_bind_wr(mw, MWBindInfo(mr, mr.buf + off if va is None else va, length, access))
+    end.qp.post_send(wr)
+    return end.done(), wr.rkey
+
+
+def bound(end, mw, off, length, access, **kw):
+    """Binds and returns the key."""
+    status, key = bind(end, mw, off, length, access, **kw)
+    assert status == OK, status_name(status)
+    return key
+
+
+def invalidate(end, key):
+    wr = SendWR(opcode=e.IBV_WR_LOCAL_INV, num_sge=0, sg=None)
+    wr.imm_data = key
+    end.qp.post_send(wr)
+    return end.done()
+
+
+def read_status(ends, va, key, length=64):
+    a, _ = ends
+    a.read(0, length, (va, key))
+    status = a.done()
+    if status != OK:
+        reconnect(ends)
+    return status
+
+
+@pytest.mark.parametrize("kind", [e.IBV_MW_TYPE_1, e.IBV_MW_TYPE_2])
+def test_window_bounds_and_rights(windows, kind):
+    """A window has bounds and rights of its own, and each packet is held against them."""
+    a, b = windows
+    a.mr.write(b"w" * 16384, 16384, 0)
+    with MW(b.pd, kind) as mw:
+        key = bound(b, mw, 1000, 9000, REMOTE_WRITE)
+        base = b.mr.buf
+        assert key >> 8 == mw.rkey >> 8
+        assert write_status(windows, base + 1000, key, 9000) == OK
+        assert b.mr.read(16384, 0) == bytes(1000) + b"w" * 9000 + bytes(6384)
+        if kind == e.IBV_MW_TYPE_2:
+            # A window of type 2 is the QP's: one that was reset is still the same.
+            assert write_status(windows, base + 1000, key, 1) == OK
+        for va, length in ((base + 999, 2), (base + 999, 1), (base + 9999, 2), (base + 10000, 1), (base + 1000, 9001),
+                           (base, 16384), (base + 2**63, 1), (2**64 - 1, 1)):
+            assert write_status(windows, va, key, length) == ACCESS_ERR, (va - base, length)
+        assert read_status(windows, base + 1000, key) == ACCESS_ERR
+        assert write_status(windows, base + 1000, b.mr.rkey) == ACCESS_ERR
+        assert write_status(windows, base + 9999, key, 1) == OK
+
+
+def test_window_type1_again(windows):
+    """Bound again, the old key is nobody's; bound to nothing, none is."""
+    a, b = windows
+    base = b.mr.buf
+    with MW(b.pd, e.IBV_MW_TYPE_1) as mw:
+        old = None
+        for off, access in ((0, REMOTE_READ), (4096, REMOTE_READ | REMOTE_WRITE), (0, REMOTE_WRITE)):
+            b.qp.bind_mw(mw, MWBind(MWBindInfo(b.mr, base + off, 4096, access), e.IBV_SEND_SIGNALED))
+            assert b.poll()[0].opcode == e.IBV_WC_BIND_MW
+            assert (read_status(windows, base + off, mw.rkey) == OK) == bool(access & REMOTE_READ)
+            assert (write_status(windows, base + off, mw.rkey) == OK) == bool(access & REMOTE_WRITE)
+            if old:
+                assert read_status(windows, base + off, old) == ACCESS_ERR
+            old = mw.rkey
+        b.qp.bind_mw(mw, MWBind(MWBindInfo(b.mr, base, 0, 0), e.IBV_SEND_SIGNALED))
+        assert b.done() == OK
+        assert write_status(windows, base, mw.rkey) == ACCESS_ERR
+        assert write_status(windows, base, old) == ACCESS_ERR
+
+
+def test_window_type2_is_the_qps(windows):
+    """Another QP of the same domain neither reaches a window of type 2 nor invalidates it; of type 1 it reaches it."""
+    a, b = windows
+    c, d = Endpoint(a.dev, share=a), Endpoint(b.dev, share=b)
+    try:
+        c.connect(d, **NO_TIMER)
+        d.connect(c, **NO_TIMER)
+        with MW(b.pd, e.IBV_MW_TYPE_1) as one, MW(b.pd, e.IBV_MW_TYPE_2) as two:
+            key1, key2 = bound(b, one, 0, 4096, REMOTE_WRITE), bound(b, two, 0, 4096, REMOTE_WRITE)
+            assert write_status((c, d), b.mr.buf, key1) == OK
+            assert write_status((c, d), b.mr.buf, key2) == ACCESS_ERR
+            assert invalidate(d, key2) == BIND_ERR
+            reconnect((c, d))
+            assert write_status(windows, b.mr.buf, key2) == OK
+            assert invalidate(b, key2) == OK
+            assert write_status(windows, b.mr.buf, key2) == ACCESS_ERR
+            assert write_status(windows, b.mr.buf, key1) == OK
+    finally:
+        c.close()
+        d.close()
+
+
+def test_window_keeps_its_region(windows):
+    """A region is neither deregistered nor registered anew while windows are bound to it."""
+    a, b = windows
+    mr = MR(b.pd, 8192, LOCAL | BIND)
+
+    def bind_one(length):
+        b.qp.bind_mw(one, MWBind(MWBindInfo(mr, mr.buf, length, REMOTE_READ), e.IBV_SEND_SIGNALED))
+        assert b.done() == OK
+
+    with MW(b.pd, e.IBV_MW_TYPE_1) as one, MW(b.pd, e.IBV_MW_TYPE_2) as two:
+        bind_one(100)
+        key = bound(b, two, 0, 100, REMOTE_READ, mr=mr)
+        for _ in range(2):
+            fails(errno.EBUSY, uverbs.dereg_mr, b.ctx, mr.handle)
+            fails(errno.EBUSY, uverbs.rereg_mr, b.ctx, mr.handle, uverbs.ACCESS, access=LOCAL)
+            assert read_status(windows, mr.buf, key) == OK
+        bind_one(0)
+        fails(errno.EBUSY, uverbs.dereg_mr, b.ctx, mr.handle)
+        assert invalidate(b, key) == OK
+        uverbs.rereg_mr(b.ctx, mr.handle, uverbs.ACCESS, access=LOCAL | BIND)
+        bind_one(100)
+        key = one.rkey
+        assert read_status(windows, mr.buf, key) == OK
+        fails(errno.EBUSY, uverbs.dereg_mr, b.ctx, mr.handle)
+    # The windows are gone, one of them bound.
+    assert read_status(windows, mr.buf, key) == ACCESS_ERR
+    mr.close()
+
+
+def test_window_invalidated_by_the_peer(windows):
+    """SEND with invalidate ends a binding before the receive completes, and tells which."""
+    a, b = windows
+    with MW(b.pd, e.IBV_MW_TYPE_2) as mw:
+        key = bound(b, mw, 0, 4096, REMOTE_WRITE)
+        assert write_status(windows, b.mr.buf, key) == OK
+        b.recv(0, 64)
+        a.post(e.IBV_WR_SEND_WITH_INV, 0, 10, imm=key)
+        wc = b.poll()[0]
+        assert (wc.status, wc.byte_len, wc.imm_data) == (OK, 10, key)
+        assert wc.wc_flags == e.IBV_WC_WITH_INV
+        assert a.done() == OK
+        assert write_status(windows, b.mr.buf, key) == ACCESS_ERR
+        # What is not bound cannot be invalidated, and neither can a window of type 1.
+        with MW(b.pd, e.IBV_MW_TYPE_1) as one:
+            for bad in (key, bound(b, one, 0, 4096, REMOTE_WRITE)):
+                b.recv(0, 64)
+                a.post(e.IBV_WR_SEND_WITH_INV, 0, 10, imm=bad)
+                assert a.done() == ACCESS_ERR
+                assert b.done() == BIND_ERR
+                reconnect(windows)
+
+
+def test_window_zero_based(windows):
+    """Addresses count from the start of the window, or of the region."""
+    a, b = windows
+    a.mr.write(b"z" * 100, 100, 0)
+    with MW(b.pd, e.IBV_MW_TYPE_2) as mw:
+        key = bound(b, mw, 5000, 100, REMOTE_WRITE | ZERO_BASED)
+        assert write_status(windows, 0, key, 100) == OK
+        assert b.mr.read(102, 4999) == b"\0" + b"z" * 100 + b"\0"
+        for va, length in ((1, 100), (100, 1), (b.mr.buf + 5000, 1)):
+            assert write_status(windows, va, key, length) == ACCESS_ERR
+    page = Pages(PAGE)
+    handle, _, rkey = uverbs.reg_mr(b.ctx, b.pd.handle, page.addr, PAGE, page.addr, FULL_ACCESS | ZERO_BASED)
+    assert write_status(windows, 10, rkey, 50) == OK
+    assert page.read(9, 52) == b"\0" + b"z" * 50 + b"\0"
+    assert write_status(windows, page.addr, rkey) == ACCESS_ERR
+    uverbs.dereg_mr(b.ctx, handle)
+
+
+def test_window_at_once(windows):
+    """A bind is done before the requests that follow it, without waiting for its completion."""
+    a, b = windows
+    a.mr.write(b"q" * 64, 64, 0)
+    for _ in range(20):
+        with MW(b.pd, e.IBV_MW_TYPE_2) as mw:
+            wr = SendWR(opcode=e.IBV_WR_BIND_MW, num_sge=0, sg=None)
+            wr.set_bind_wr(mw, MWBindInfo(b.mr, b.mr.buf, 64, REMOTE_WRITE))
+            a.recv(128, 4)
+            b.qp.post_send(wr)
+            b.send(0, 4)
+            assert b.done() == OK and a.done() == OK and b.done() == OK
+            assert write_status(windows, b.mr.buf, wr.rkey) == OK
+            assert invalidate(b, wr.rkey) == OK
+
+
+def test_window_refused(windows):
+    """What a bind may not do ends in MW_BIND_ERR, and the window is as it was."""
+    a, b = windows
+    plain, reader = MR(b.pd, 4096, LOCAL), MR(b.pd, 4096, BIND)
+    with PD(b.ctx) as pd, MR(pd, 4096, LOCAL | BIND) as foreign_mr, MW(pd, e.IBV_MW_TYPE_2) as foreign_mw, \
+            MW(b.pd, e.IBV_MW_TYPE_1) as one, MW(b.pd, e.IBV_MW_TYPE_2) as two:
+        key1 = bound(b, one, 0, 4096, REMOTE_WRITE)
+        end = b.mr.buf + b.mr.length
+        for mw in (one, two):
+            for kw in ({"off": b.mr.length - 4095, "length": 4096}, {"off": -1, "length": 4096},
+                       {"off": 0, "length": b.mr.length + 1}, {"va": end, "length": 1}, {"va": end - 1, "length": 2**64 - 1},
+                       {"va": 2**64 - 1, "length": 2}, {"length": 2**64 - 1}, {"mr": plain}, {"mr": foreign_mr},
+                       {"mr": reader}, {"access": REMOTE_WRITE | 64}, {"access": REMOTE_WRITE | 1 << 20}):
+                kw = {"off": 0, "length": 4096, "access": REMOTE_WRITE, **kw}
+                status, _ = bind(b, mw, **kw)
+                assert status == BIND_ERR, (kw, status_name(status))
+                reconnect(windows)
+        assert bind(b, one, 0, 4096, REMOTE_WRITE | ZERO_BASED)[0] == BIND_ERR
+        reconnect(windows)
+        assert bind(b, two, 0, 0, REMOTE_WRITE)[0] == BIND_ERR
+        reconnect(windows)
+        assert bind(b, foreign_mw, 0, 4096, REMOTE_WRITE)[0] == BIND_ERR
+        reconnect(windows)
+        key2 = bound(b, two, 0, 4096, REMOTE_READ)
+        assert bind(b, two, 0, 4096, REMOTE_WRITE)[0] == BIND_ERR
+        reconnect(windows)
+        assert write_status(windows, b.mr.buf, key1) == OK
+        assert read_status(windows, b.mr.buf, key2) == OK
+        # Keys that may not be invalidated.
+        for key in (b.mr.lkey, key1, key2 ^ 1, 0, 0xffffffff):
+            assert invalidate(b, key) == BIND_ERR, hex(key)
+            reconnect(windows)
+        # A window is no memory of one's own.
+        b.send(0, 64, lkey=key2)
+        assert b.done() == e.IBV_WC_LOC_PROT_ERR
+    plain.close()
+    reader.close()
+
+
+def test_alloc_mw_refused(end):
+    """Each argument out of range: its errno."""
+    for code, pd, kind in ((errno.EINVAL, end.pd.handle, 0), (errno.EINVAL, end.pd.handle, 3),
+                           (errno.ENOENT, 0xffff, 1), (errno.EINVAL, end.mr.handle, 1)):
+        fails(code, uverbs.alloc_mw, end.ctx, pd, kind)
+    handle, _ = uverbs.alloc_mw(end.ctx, end.pd.handle, 2)
+    uverbs.dealloc_mw(end.ctx, handle)
+    fails(errno.ENOENT, uverbs.dealloc_mw, end.ctx, handle)
+    fails(errno.EINVAL, uverbs.dealloc_mw, end.ctx, end.mr.handle)
 
 
 # Bad input.

@@ -45,7 +45,7 @@ def rereg_mr(ctx, handle, flags, *, start=0, length=0, va=None, pd_handle=0, acc
 
 def alloc_mw(ctx, pd_handle, kind):
     """Returns handle, rkey."""
-    return struct.unpack("=II", command(ctx, ALLOC_MW, "=IB3x", pd_handle, kind, answer=8))[::-1]
+    return struct.unpack("=II", command(ctx, ALLOC_MW, "=IB3x", pd_handle, kind, answer=8))
 
 
 def dealloc_mw(ctx, handle):

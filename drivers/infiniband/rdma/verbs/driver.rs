@@ -36,6 +36,11 @@ use super::{
         MrInit,
         NewMr, //
     },
+    mw::{
+        Mw,
+        MwKind,
+        NewMw, //
+    },
     notifier::{
         CqNotifier,
         QpNotifier,
@@ -107,6 +112,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     type Srq: Send + Sync;
     /// The driver's part of a memory region.
     type Mr: Send + Sync;
+    /// The driver's part of a memory window.
+    type Mw: Send + Sync;
 
     /// Fills in what the device can do. `attr` is zero.
     ///
@@ -475,6 +482,52 @@ pub trait Driver: Sized + Send + Sync + 'static {
         memory: KernelMemory,
     ) -> Result<NewMr<impl PinInit<Self::Mr, Error>>>;
 
+    /// Makes a region for fast registration with at most `max_pages` pages, for a kernel user. It is
+    /// not valid until it is registered by a work request.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for more pages than the device has; any other.
+    fn alloc_mr(
+        pd: &Pd<Self>,
+        max_pages: u32,
+        memory: KernelMemory,
+    ) -> Result<NewMr<impl PinInit<Self::Mr, Error>>>;
+
+    /// A list of pages of `page_size` bytes begins that a region is to be registered with.
+    ///
+    /// # Context
+    ///
+    /// Any. The kernel user makes one list for one region at a time.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for page sizes that are not supported, and for regions that are not from
+    /// [`Self::alloc_mr`].
+    fn begin_map(mr: &Mr<Self>, page_size: u32) -> Result;
+
+    /// The next page of the list has this address.
+    ///
+    /// # Context
+    ///
+    /// As [`Self::begin_map`].
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the list is full.
+    fn map_page(mr: &Mr<Self>, addr: u64) -> Result;
+
+    /// The list is complete; the memory starts at address `first`, in the first page.
+    ///
+    /// # Context
+    ///
+    /// As [`Self::begin_map`].
+    fn end_map(mr: &Mr<Self>, first: u64);
+
     /// The region is about to be dropped: from now on its keys must not work.
     ///
     /// # Context
@@ -485,4 +538,22 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ///
     /// `EINVAL` or `EBUSY` if it is still in use; then it stays.
     fn dereg_mr(mr: &Mr<Self>) -> Result;
+
+    /// Makes a memory window. It is bound to nothing.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    fn alloc_mw(pd: &Pd<Self>, kind: MwKind) -> Result<NewMw<impl PinInit<Self::Mw, Error>>>;
+
+    /// The memory window is about to be dropped: from now on its key must not work.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    fn dealloc_mw(mw: &Mw<Self>);
 }

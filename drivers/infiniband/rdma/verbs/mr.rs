@@ -123,6 +123,27 @@ impl<D: Driver> Mr<D> {
         unsafe { (*self.ib.get()).lkey }
     }
 
+    /// First address and length of a region for fast registration, as its user has set them with the
+    /// last list of pages.
+    ///
+    /// # Context
+    ///
+    /// Any, while a registration of the region is posted.
+    pub fn mapped(&self) -> (u64, u64) {
+        // SAFETY: The object is live; its user does not change it while it posts.
+        unsafe { ((*self.ib.get()).iova, (*self.ib.get()).length) }
+    }
+
+    /// Borrows a region.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must be a live region of driver `D` for the lifetime `'a`.
+    pub(super) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_mr) -> &'a Self {
+        // SAFETY: All regions of `D` are from `create`, with the `ib_mr` at the start.
+        unsafe { &*ptr.cast() }
+    }
+
     /// The key by which peers name it.
     pub fn rkey(&self) -> u32 {
         // SAFETY: As above.
@@ -234,6 +255,67 @@ impl<D: Driver> VTable<D> {
         // CAST: C keeps flags in an `int`.
         let create = || Mr::<D>::create(D::get_dma_mr(pd, access as u32, memory)?);
         create().unwrap_or_else(|e| e.to_ptr())
+    }
+
+    /// `ib_device_ops.alloc_mr`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `verbs.c:ib_alloc_mr`: `pd` is live and belongs to a kernel user.
+    pub(super) unsafe extern "C" fn alloc(
+        pd: *mut bindings::ib_pd,
+        kind: bindings::ib_mr_type,
+        max_num_sg: u32,
+    ) -> *mut bindings::ib_mr {
+        let create = || {
+            if kind != bindings::ib_mr_type_IB_MR_TYPE_MEM_REG {
+                return Err(EOPNOTSUPP);
+            }
+            // SAFETY: `pd` is live by the safety requirement.
+            let pd = unsafe { Pd::<D>::from_raw(pd) };
+            // SAFETY: As in `get_dma`; what is in the list are addresses of that user's.
+            let memory = unsafe { KernelMemory::new() };
+            Mr::<D>::create(D::alloc_mr(pd, max_num_sg, memory)?)
+        };
+        create().unwrap_or_else(|e| e.to_ptr())
+    }
+
+    /// `ib_device_ops.map_mr_sg`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `verbs.c:ib_map_mr_sg`: `mr` is live and its user does nothing else with it at
+    /// the same time, `page_size` is set; `sg` has `nents` entries, mapped for this device;
+    /// `sg_offset` is null or valid.
+    pub(super) unsafe extern "C" fn map_sg(
+        mr: *mut bindings::ib_mr,
+        sg: *mut bindings::scatterlist,
+        nents: c_int,
+        sg_offset: *mut c_uint,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: `mr` is live by the safety requirement.
+            let this = unsafe { Mr::<D>::from_raw(mr) };
+            // SAFETY: As above.
+            D::begin_map(this, unsafe { (*mr).page_size })?;
+            // SAFETY: By the safety requirement, and `set_page` is for regions of `D`.
+            let mapped =
+                unsafe { bindings::ib_sg_to_pages(mr, sg, nents, sg_offset, Some(Self::set_page)) };
+            if mapped > 0 {
+                // SAFETY: As above; `ib_sg_to_pages` has set it.
+                D::end_map(this, unsafe { (*mr).iova });
+            }
+            Ok(mapped)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// `mr` must be a live region of `D`.
+    unsafe extern "C" fn set_page(mr: *mut bindings::ib_mr, addr: u64) -> c_int {
+        // SAFETY: By the safety requirement.
+        let this = unsafe { Mr::<D>::from_raw(mr) };
+        from_result(|| D::map_page(this, addr).map(|()| 0))
     }
 
     /// `ib_device_ops.dereg_mr`.

@@ -11,6 +11,7 @@ use super::{
     device,
     mad,
     mr,
+    mw,
     parent,
     pd,
     port,
@@ -21,6 +22,7 @@ use super::{
     Ah,
     Cq,
     Driver,
+    Mw,
     Pd,
     Qp,
     Srq,
@@ -55,6 +57,8 @@ impl<D: Driver> Ops<D> {
         } else {
             Some(stats::VTable::<D>::alloc_hw_port_stats)
         },
+        alloc_mr: Some(mr::VTable::<D>::alloc),
+        alloc_mw: Some(mw::VTable::<D>::alloc),
         alloc_pd: Some(pd::VTable::<D>::alloc),
         alloc_ucontext: Some(ucontext::VTable::<D>::alloc),
         create_ah: Some(ah::VTable::<D>::create),
@@ -63,6 +67,7 @@ impl<D: Driver> Ops<D> {
         create_srq: Some(srq::VTable::<D>::create),
         create_user_ah: Some(ah::VTable::<D>::create),
         dealloc_driver: Some(device::VTable::<D>::dealloc_driver),
+        dealloc_mw: Some(mw::VTable::<D>::dealloc),
         dealloc_pd: Some(pd::VTable::<D>::dealloc),
         dealloc_ucontext: Some(ucontext::VTable::<D>::dealloc),
         dereg_mr: Some(mr::VTable::<D>::dereg),
@@ -79,6 +84,7 @@ impl<D: Driver> Ops<D> {
         },
         get_link_layer: Some(port::VTable::<D>::get_link_layer),
         get_port_immutable: Some(port::VTable::<D>::get_port_immutable),
+        map_mr_sg: Some(mr::VTable::<D>::map_sg),
         mmap: Some(mmap::mmap_callback),
         mmap_free: Some(mmap::mmap_free_callback),
         modify_ah: Some(ah::VTable::<D>::modify),
@@ -104,6 +110,7 @@ impl<D: Driver> Ops<D> {
 
         size_ib_ah: kmalloc_size::<Ah<D>>(),
         size_ib_cq: kmalloc_size::<Cq<D>>(),
+        size_ib_mw: kmalloc_size::<Mw<D>>(),
         size_ib_pd: kmalloc_size::<Pd<D>>(),
         size_ib_qp: kmalloc_size::<Qp<D>>(),
         size_ib_srq: kmalloc_size::<Srq<D>>(),

@@ -147,6 +147,14 @@ impl Wc {
     /// The completion as user programs get it: the bytes of a `struct ib_uverbs_wc`
     /// (`include/uapi/rdma/ib_user_verbs.h`).
     pub fn to_uverbs(&self) -> [u8; 48] {
+        /// `IBV_WC_WITH_INV` of libibverbs, which is not the kernel's bit for it.
+        const USER_WITH_INV: u32 = 1 << 3;
+        let flags = match self.extra {
+            WcExtra::None | WcExtra::Imm(_) => self.flags(),
+            WcExtra::Invalidated(_) => {
+                self.flags() & !bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE | USER_WITH_INV
+            }
+        };
         let wc = bindings::ib_uverbs_wc {
             wr_id: self.wr_id,
             status: self.status as u32,
@@ -158,7 +166,7 @@ impl Wc {
             },
             qp_num: self.qp_num,
             src_qp: self.src_qp,
-            wc_flags: self.flags(),
+            wc_flags: flags,
             pkey_index: self.pkey_index,
             slid: self.slid,
             sl: self.sl,

@@ -10,6 +10,7 @@
 use super::{
     ah::Ah,
     attr::QpKind,
+    mr::Mr,
     Driver, //
 };
 use crate::bindings;
@@ -116,6 +117,15 @@ pub enum SendOp<'a, D: Driver> {
     },
     /// Invalidate the local region with this key.
     LocalInv(u32),
+    /// Register a region with the pages that were mapped last.
+    RegMr {
+        /// The region.
+        mr: &'a Mr<D>,
+        /// Its key from now on.
+        key: u32,
+        /// What it allows, of [`super::access`].
+        access: u32,
+    },
     /// Something else, with C's opcode.
     Other(u32),
 }
@@ -201,6 +211,7 @@ impl<'a, D: Driver> SendWr<'a, D> {
                 SendOp::FetchAdd { remote, add }
             }
             bindings::ib_wr_opcode_IB_WR_LOCAL_INV => SendOp::LocalInv(self.extra()),
+            bindings::ib_wr_opcode_IB_WR_REG_MR => self.reg_mr()?,
             other => SendOp::Other(other),
         })
     }
@@ -220,6 +231,24 @@ impl<'a, D: Driver> SendWr<'a, D> {
             remote_qkey: ud.remote_qkey,
             pkey_index: ud.pkey_index,
             imm,
+        })
+    }
+
+    /// Must only be called for fast registrations.
+    fn reg_mr(&self) -> Result<SendOp<'a, D>> {
+        // SAFETY: Requests with this opcode are `ib_reg_wr`s (`ib_verbs.h:reg_wr`), by the type
+        // invariant; `op` has looked at the opcode.
+        let wr = unsafe { &*core::ptr::from_ref(self.raw).cast::<bindings::ib_reg_wr>() };
+        if wr.mr.is_null() {
+            return Err(EINVAL);
+        }
+        Ok(SendOp::RegMr {
+            // SAFETY: The user gave a region of this device, alive until the completion, by the type
+            // invariant.
+            mr: unsafe { Mr::from_raw(wr.mr) },
+            key: wr.key,
+            // CAST: C keeps flags in an `int`.
+            access: wr.access as u32,
         })
     }
 

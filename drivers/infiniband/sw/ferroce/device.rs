@@ -31,6 +31,8 @@ pub(crate) mod limits {
     pub(crate) const MAX_SRQ: u32 = 1 << 20;
     pub(crate) const MAX_SRQ_WR: u32 = (1 << 15) - 1;
     pub(crate) const MAX_MR: u32 = 1 << 20;
+    /// Pages of a region for fast registration.
+    pub(crate) const MAX_FAST_PAGES: u32 = 512;
     pub(crate) const MAX_PD: u32 = 1 << 20;
     pub(crate) const MAX_AH: u32 = 1 << 16;
     pub(crate) const GID_TABLE: u32 = 1024;
@@ -50,13 +52,18 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
             | device_cap::RC_RNR_NAK_GEN
             | device_cap::SRQ_RESIZE
             | device_cap::FLUSH_GLOBAL
-            | device_cap::ATOMIC_WRITE,
+            | device_cap::ATOMIC_WRITE
+            | device_cap::MEM_MGT_EXTENSIONS
+            | device_cap::MEM_WINDOW
+            | device_cap::MEM_WINDOW_TYPE_2B,
         max_send_sge: limits::MAX_SGE,
         max_recv_sge: limits::MAX_SGE,
         max_sge_rd: limits::MAX_SGE,
         max_cq: limits::MAX_CQ,
         max_cqe: limits::MAX_CQE,
         max_mr: limits::MAX_MR,
+        max_mw: limits::MAX_MR,
+        max_fast_reg_page_list_len: limits::MAX_FAST_PAGES,
         max_pd: limits::MAX_PD,
         max_qp_rd_atom: u32::from(MAX_RD_ATOMIC),
         max_res_rd_atom: u32::from(MAX_RD_ATOMIC).saturating_mul(limits::MAX_QP),

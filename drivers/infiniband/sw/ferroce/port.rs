@@ -79,6 +79,8 @@ pub(crate) struct Port {
     pub(crate) counters: Counters,
     pub(crate) workqueue: Arc<WorkQueue>,
     ifindex: u32,
+    /// Number of the next QP, for [`crate::region::Accessor`].
+    qp_serial: Atomic<u64>,
     /// Code of the MTU that the interface allows.
     mtu: Atomic<u32>,
     /// What the managers on this host say that the port can do (`PortInfo:CapabilityMask`).
@@ -123,6 +125,7 @@ impl Port {
                 counters: Counters::new()?,
                 workqueue,
                 ifindex: netdev.ifindex(),
+                qp_serial: Atomic::new(0),
                 mtu: Atomic::new(roce_mtu(netdev.mtu()).code()),
                 capabilities: Atomic::new(0),
                 listeners,
@@ -153,6 +156,11 @@ impl Port {
         }
         let netdev = self.netdev.lock().take();
         drop(netdev);
+    }
+
+    /// A number for a QP that no other one of this port has had.
+    pub(crate) fn next_qp_serial(&self) -> u64 {
+        self.qp_serial.fetch_add(1, Relaxed)
     }
 
     /// The network interface, unless the port is closed.

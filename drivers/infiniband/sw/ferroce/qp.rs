@@ -25,7 +25,8 @@ use crate::{
     error::errno,
     port::Port,
     posted::Posted,
-    receives::ReceiveQueue, //
+    receives::ReceiveQueue,
+    region::Accessor, //
 };
 use kernel::{
     prelude::*,
@@ -159,7 +160,7 @@ pub(crate) struct QueuePair {
     port: Arc<Port>,
     kind: QpKind,
     qpn: Qpn,
-    pd: usize,
+    accessor: Accessor,
     notifier: Arc<QpNotifier>,
     send_cq: Arc<CompletionQueue>,
     recv_cq: Arc<CompletionQueue>,
@@ -212,13 +213,17 @@ impl QueuePair {
                 late_interval: LATE_RECEIVE_NS,
             },
         };
+        let accessor = Accessor {
+            pd: parts.pd,
+            qp: parts.port.next_qp_serial(),
+        };
         let work = Work::new(&parts.port.workqueue)?;
         let qp = Arc::pin_init(
             try_pin_init!(Self {
                 port: parts.port,
                 kind: parts.kind,
                 qpn: parts.qpn,
-                pd: parts.pd,
+                accessor,
                 notifier: parts.notifier,
                 send_cq: parts.send_cq,
                 recv_cq: parts.recv_cq,

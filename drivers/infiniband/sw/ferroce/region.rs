@@ -5,11 +5,18 @@
 //! must match, so that a key of an earlier owner of the index is not taken for this one's.
 //!
 //! ```text
-//!   key --> Memory: Region (of a program or of a kernel user's DMA) --> Backing: the bytes
+//!   key --> Memory: Region, of a program or of a kernel user's DMA --> Backing: the bytes
+//!                   FastRegion, of a kernel user ------------------> Backing
+//!                   Window --> Region --------------------------------^
 //! ```
 //!
 //! Every access is checked on its own: key, protection domain, rights and bounds. Nothing is
 //! remembered from one packet to the next.
+
+mod fast;
+mod local;
+mod window;
+mod window_count;
 
 use crate::uapi::access;
 use kernel::{
@@ -35,6 +42,23 @@ use roce::{
     env::MemoryError,
     wqe::AtomicOp, //
 };
+use window_count::WindowCount;
+
+pub(crate) use {
+    fast::{
+        FastRegion,
+        Register, //
+    },
+    local::{
+        invalidate,
+        operate,
+        Operands, //
+    },
+    window::{
+        Bind,
+        Window, //
+    },
+};
 
 /// What holds the bytes.
 pub(crate) enum Backing {
@@ -42,6 +66,8 @@ pub(crate) enum Backing {
     User(Umem),
     /// All kernel memory (`get_dma_mr`); addresses are kernel virtual ones.
     Kernel(KernelMemory),
+    /// Pages that a kernel user has registered.
+    Pages(fast::PageList),
 }
 
 impl Backing {
@@ -50,6 +76,7 @@ impl Backing {
         match self {
             Self::User(umem) => umem.read(offset, buf),
             Self::Kernel(memory) => memory.read(offset, buf),
+            Self::Pages(pages) => pages.read(offset, buf),
         }
         .map_err(|_| MemoryError::Fault)
     }
@@ -59,6 +86,7 @@ impl Backing {
         match self {
             Self::User(umem) => umem.write(offset, buf),
             Self::Kernel(memory) => memory.write(offset, buf),
+            Self::Pages(pages) => pages.write(offset, buf),
         }
         .map_err(|_| MemoryError::Fault)
     }
@@ -90,6 +118,7 @@ impl Backing {
         match self {
             Self::User(umem) => umem.with_word(offset, f),
             Self::Kernel(memory) => memory.with_word(offset, f),
+            Self::Pages(pages) => pages.with_word(offset, f),
         }
         .map_err(|_| MemoryError::Fault)
     }
@@ -98,7 +127,7 @@ impl Backing {
     fn is_writable(&self) -> bool {
         match self {
             Self::User(umem) => umem.is_writable(),
-            Self::Kernel(_) => true,
+            Self::Kernel(_) | Self::Pages(_) => true,
         }
     }
 }
@@ -107,6 +136,37 @@ impl Backing {
 pub(crate) enum Memory {
     /// A region of a program or a kernel user, valid until it is deregistered.
     Region(Region),
+    /// A region of a kernel user that work requests make valid and invalid.
+    Fast(Pin<KBox<FastRegion>>),
+    /// A memory window.
+    Window(Pin<KBox<Window>>),
+}
+
+impl Memory {
+    /// The plain region that it is.
+    pub(crate) fn region(&self) -> Option<&Region> {
+        match self {
+            Self::Region(region) => Some(region),
+            Self::Fast(_) | Self::Window(_) => None,
+        }
+    }
+
+    /// The region for fast registration that it is.
+    pub(crate) fn fast(&self) -> Option<&FastRegion> {
+        match self {
+            Self::Fast(region) => Some(region),
+            Self::Region(_) | Self::Window(_) => None,
+        }
+    }
+}
+
+/// On whose behalf memory is used.
+#[derive(Clone, Copy)]
+pub(crate) struct Accessor {
+    /// Protection domain of the QP.
+    pub(crate) pd: usize,
+    /// The QP, by a number that no other ever has.
+    pub(crate) qp: u64,
 }
 
 /// What somebody wants to do with memory.
@@ -122,7 +182,7 @@ pub(crate) struct Request {
     pub(crate) rights: u32,
 }
 
-/// Checks `request` of a QP in domain `pd` and calls `f` with the bytes and the offset in them.
+/// Checks `request` of `who` and calls `f` with the bytes and the offset in them.
 ///
 /// # Context
 ///
@@ -134,7 +194,7 @@ pub(crate) struct Request {
 pub(crate) fn access<T>(
     table: &RcuMap<Memory>,
     rcu: &rcu::Guard,
-    pd: usize,
+    who: &Accessor,
     request: &Request,
     f: impl FnOnce(&Backing, u64) -> Result<T, MemoryError>,
 ) -> Result<T, MemoryError> {
@@ -142,11 +202,18 @@ pub(crate) fn access<T>(
         .get(rcu, index(request.key))
         .ok_or(MemoryError::Access)?;
     match &*memory {
-        Memory::Region(region) => f(&region.backing, region.check(pd, request)?),
+        Memory::Region(region) => f(&region.backing, region.check(who.pd, request)?),
+        Memory::Fast(region) => region.access(who, request, f),
+        Memory::Window(window) => window.access(who, request, |request| {
+            let memory = table.get(rcu, index(request.key));
+            let region = memory.as_ref().and_then(|memory| memory.region());
+            let region = region.ok_or(MemoryError::Access)?;
+            f(&region.backing, region.check(who.pd, request)?)
+        }),
     }
 }
 
-/// Checks that all of the memory that `key` names may be used by a QP in domain `pd`, with `rights`.
+/// Checks that all of the memory that `key` names may be used by `who`, with `rights`.
 ///
 /// # Errors
 ///
@@ -154,13 +221,15 @@ pub(crate) fn access<T>(
 pub(crate) fn check_key(
     table: &RcuMap<Memory>,
     rcu: &rcu::Guard,
-    pd: usize,
+    who: &Accessor,
     key: u32,
     rights: u32,
 ) -> Result<(), MemoryError> {
     let memory = table.get(rcu, index(key)).ok_or(MemoryError::Access)?;
     match &*memory {
-        Memory::Region(region) => region.check_key(pd, key, rights),
+        Memory::Region(region) => region.check_key(who.pd, key, rights),
+        Memory::Fast(region) => region.check_key(who, key, rights),
+        Memory::Window(window) => window.check_key(who, key, rights),
     }
 }
 
@@ -179,10 +248,11 @@ pub(crate) struct Region {
     /// Bytes.
     length: u64,
     backing: Arc<Backing>,
+    windows: WindowCount,
 }
 
 impl Region {
-    /// A region of `length` bytes that starts at virtual address `iova`.
+    /// A region of `length` bytes that starts at virtual address `iova`, or at 0 if it is zero-based.
     ///
     /// # Errors
     ///
@@ -195,6 +265,11 @@ impl Region {
         length: u64,
         backing: Arc<Backing>,
     ) -> Result<Self> {
+        let iova = if access & access::ZERO_BASED != 0 {
+            0
+        } else {
+            iova
+        };
         iova.checked_add(length).ok_or(EINVAL)?;
         Ok(Self {
             key,
@@ -203,7 +278,22 @@ impl Region {
             iova,
             length,
             backing,
+            windows: WindowCount::new(),
         })
+    }
+
+    /// Lets no window be bound to this region any more.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if there are some.
+    pub(crate) fn close(&self) -> Result {
+        self.windows.close()
+    }
+
+    /// Undoes [`Self::close`].
+    pub(crate) fn reopen(&self) {
+        self.windows.reopen();
     }
 
     /// Local and remote key; they are the same.
@@ -231,9 +321,9 @@ impl Region {
         )
     }
 
-    /// The protection domain and the rights.
-    pub(crate) fn scope(&self) -> (usize, u32) {
-        (self.pd, self.access)
+    /// What it allows, of [`access`].
+    pub(crate) fn rights(&self) -> u32 {
+        self.access
     }
 
     /// Checks that the region may be used through `key` from domain `pd`, with `rights`.
@@ -258,7 +348,7 @@ impl Region {
                 .checked_add(length)
                 .map(|_| va)
                 .ok_or(MemoryError::Access),
-            Backing::User(_) => offset_in(self.iova, self.length, va, length),
+            Backing::User(_) | Backing::Pages(_) => offset_in(self.iova, self.length, va, length),
         }
     }
 }
@@ -289,7 +379,8 @@ pub(crate) fn check_access(flags: u32) -> Result<u32> {
         | access::REMOTE_READ
         | access::REMOTE_ATOMIC
         | access::MW_BIND
-        | access::FLUSH_GLOBAL;
+        | access::FLUSH_GLOBAL
+        | access::ZERO_BASED;
     if flags & !(known | access::OPTIONAL) != 0 {
         return Err(EOPNOTSUPP);
     }

@@ -172,6 +172,24 @@ pub(crate) mod flush {
     pub(crate) const REGION: u8 = 1;
 }
 
+/// `wr.mw` in the union of operands.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct BindOperands {
+    /// First virtual address in the region.
+    pub(crate) addr: u64,
+    /// Bytes.
+    pub(crate) length: u64,
+    /// Key of the region.
+    pub(crate) mr_lkey: u32,
+    /// Key of the window so far.
+    pub(crate) mw_rkey: u32,
+    /// Key of the window from now on.
+    pub(crate) rkey: u32,
+    /// Bits of `enum ib_access_flags`.
+    pub(crate) access: u32,
+}
+
 /// `wr.ud` in the union of operands, without the address vector of old providers.
 #[derive(Clone, Copy, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -234,6 +252,8 @@ pub(crate) mod wr_opcode {
     pub(crate) const RDMA_READ: u32 = 4;
     pub(crate) const ATOMIC_CMP_AND_SWP: u32 = 5;
     pub(crate) const ATOMIC_FETCH_AND_ADD: u32 = 6;
+    pub(crate) const LOCAL_INV: u32 = 7;
+    pub(crate) const BIND_MW: u32 = 8;
     pub(crate) const SEND_WITH_INV: u32 = 9;
     pub(crate) const FLUSH: u32 = 14;
     pub(crate) const ATOMIC_WRITE: u32 = 15;
@@ -254,6 +274,8 @@ pub(crate) mod access {
     pub(crate) const REMOTE_READ: u32 = 4;
     pub(crate) const REMOTE_ATOMIC: u32 = 8;
     pub(crate) const MW_BIND: u32 = 16;
+    /// Addresses count from the start of the memory.
+    pub(crate) const ZERO_BASED: u32 = 32;
     /// Rights for which the memory must be made for writing (`ib_access_writable`).
     pub(crate) const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
     pub(crate) const FLUSH_GLOBAL: u32 = 256;

@@ -4,6 +4,7 @@
 mod ah;
 mod cq;
 mod mr;
+mod mw;
 mod post;
 mod qp;
 mod srq;
@@ -39,8 +40,11 @@ use rdma::{
         Mr,
         MrChange,
         MrInit,
+        Mw,
+        MwKind,
         NewCq,
         NewMr,
+        NewMw,
         NewQp,
         NewSrq,
         Pd,
@@ -83,6 +87,7 @@ impl Driver for Ferroce {
     type Qp = Arc<QueuePair>;
     type Srq = srq::SharedReceives;
     type Mr = mr::Registration;
+    type Mw = mw::Allocation;
 
     fn query_device(device: &Device<Self>, attr: &mut DeviceAttr) -> Result {
         *attr = device::attr(device);
@@ -255,8 +260,37 @@ impl Driver for Ferroce {
         mr::all_memory(pd, access, memory)
     }
 
+    fn alloc_mr(
+        pd: &Pd<Self>,
+        max_pages: u32,
+        memory: KernelMemory,
+    ) -> Result<NewMr<impl PinInit<mr::Registration, Error>>> {
+        mr::allocate(pd, max_pages, memory)
+    }
+
+    fn begin_map(mr: &Mr<Self>, page_size: u32) -> Result {
+        mr.drv().fast()?.begin_map(page_size)
+    }
+
+    fn map_page(mr: &Mr<Self>, addr: u64) -> Result {
+        mr.drv().fast()?.map_page(addr)
+    }
+
+    fn end_map(mr: &Mr<Self>, first: u64) {
+        if let Ok(region) = mr.drv().fast() {
+            region.end_map(first);
+        }
+    }
+
     fn dereg_mr(mr: &Mr<Self>) -> Result {
-        mr::deregister(mr.pd().device().drv(), mr.drv());
-        Ok(())
+        mr::deregister(mr.pd().device().drv(), mr.drv())
+    }
+
+    fn alloc_mw(pd: &Pd<Self>, kind: MwKind) -> Result<NewMw<impl PinInit<mw::Allocation, Error>>> {
+        mw::allocate(pd, kind)
+    }
+
+    fn dealloc_mw(mw: &Mw<Self>) {
+        mw::deallocate(mw.device().drv(), mw.drv());
     }
 }

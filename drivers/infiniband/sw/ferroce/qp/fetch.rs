@@ -15,6 +15,10 @@ use crate::{
     address::AddressHandle,
     posted::Posted,
     queue::Consumer,
+    region::{
+        Bind,
+        Operands, //
+    },
     uapi::{
         self,
         send_flags,
@@ -42,6 +46,7 @@ use roce::{
     },
     wqe::{
         AtomicOp,
+        LocalOp,
         SendOp,
         SendWqe,
         ATOMIC_LENGTH, //
@@ -55,8 +60,9 @@ use zerocopy::{
 /// The longest message (IBTA 9.7.7: 2^31 bytes).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
-/// A send of a kernel user: the WQE, and for a datagram its address.
-pub(crate) type KernelSend = (SendWqe, Option<Arc<AddressHandle>>);
+/// A send of a kernel user: the WQE, for a datagram its address, and the operands of a local
+/// operation.
+pub(crate) type KernelSend = (SendWqe, Option<Arc<AddressHandle>>, Option<Operands>);
 
 /// Where send WQEs come from.
 pub(crate) enum SendSource {
@@ -166,11 +172,12 @@ impl World<'_> {
         let io = &mut *self.io;
         match &mut io.sends {
             SendSource::Kernel(queue) => {
-                let ((mut wqe, address), count) = queue.pop(io.slots.list_mut(slot)?)?;
+                let ((mut wqe, address, operands), count) = queue.pop(io.slots.list_mut(slot)?)?;
                 if let SendOp::Datagram { qkey, .. } = &mut wqe.op {
                     *qkey = effective_qkey(*qkey, core);
                 }
-                io.slots.set(slot, Payload::List, count as u32, address);
+                let payload = operands.map_or(Payload::List, Payload::Local);
+                io.slots.set(slot, payload, count as u32, address);
                 Some(wqe)
             }
             SendSource::User(user) => {
@@ -182,6 +189,13 @@ impl World<'_> {
                 wqe.signaled = self.qp.signal_all || raw.send_flags & send_flags::SIGNALED != 0;
                 wqe.solicited = raw.send_flags & send_flags::SOLICITED != 0;
                 wqe.fence = raw.send_flags & send_flags::FENCE != 0;
+                if let Some((op, operands)) = local_op(self.qp.kind, &raw) {
+                    wqe.op = SendOp::Local(op);
+                    wqe.length = 0;
+                    user.ring.advance();
+                    io.slots.set(slot, Payload::Local(operands), 0, None);
+                    return Some(wqe);
+                }
                 let mut address = None;
                 wqe.op = match self.qp.kind {
                     QpKind::Rc => connected_op(&raw),
@@ -279,7 +293,7 @@ impl World<'_> {
         };
         let (ud, _) = uapi::UdOperands::read_from_prefix(&raw.operands).ok()?;
         let address = self.qp.port.addresses.get(self.rcu, ud.ah_num)?;
-        if address.pd() != self.qp.pd {
+        if address.pd() != self.qp.accessor.pd {
             return None;
         }
         let op = SendOp::Datagram {
@@ -312,6 +326,33 @@ fn effective_qkey(qkey: QKey, core: &Core) -> QKey {
         core.attr().qkey
     } else {
         qkey
+    }
+}
+
+/// The local operation that a WQE of user space asks for.
+fn local_op(kind: QpKind, raw: &uapi::SendWqe) -> Option<(LocalOp, Operands)> {
+    match kind {
+        QpKind::Rc => {}
+        QpKind::Ud | QpKind::Gsi => return None,
+    }
+    match raw.opcode {
+        wr_opcode::LOCAL_INV => {
+            let key = u32::from_ne_bytes(raw.ex);
+            Some((LocalOp::Invalidate, Operands::Invalidate(key)))
+        }
+        wr_opcode::BIND_MW => {
+            let (mw, _) = uapi::BindOperands::read_from_prefix(&raw.operands).ok()?;
+            let bind = Bind {
+                window: mw.mw_rkey,
+                key: mw.rkey,
+                parent: mw.mr_lkey,
+                va: mw.addr,
+                length: mw.length,
+                access: mw.access,
+            };
+            Some((LocalOp::Bind, Operands::Bind(bind)))
+        }
+        _ => None,
     }
 }
 

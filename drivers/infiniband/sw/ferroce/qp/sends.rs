@@ -7,6 +7,7 @@
 
 use crate::{
     address::AddressHandle,
+    region::Operands,
     uapi::Sge, //
 };
 use kernel::{
@@ -22,6 +23,8 @@ pub(crate) enum Payload {
     List,
     /// In the user's ring, in the slot with this index.
     Inline(u32),
+    /// None: these are the operands of a local operation.
+    Local(Operands),
 }
 
 #[derive(Clone, Default)]

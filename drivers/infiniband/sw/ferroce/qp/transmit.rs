@@ -273,6 +273,7 @@ fn read_payload(
                     .sends
                     .read_inline(index, at, buf)
                     .map_err(|_| MemoryError::Fault),
+                Payload::Local(_) => Err(MemoryError::Fault),
                 Payload::List => world.gather(world.io.slots.list(slot), u64::from(at), buf),
             }
         }

@@ -5,6 +5,7 @@
 //! called once the lock is dropped.
 
 use super::{
+    sends::Payload,
     Core,
     Io,
     QueuePair, //
@@ -13,6 +14,7 @@ use crate::{
     completion::CompletionQueue,
     region::{
         self,
+        Accessor,
         Backing,
         Request, //
     },
@@ -254,7 +256,11 @@ impl<'a> World<'a> {
             length,
             rights,
         };
-        region::access(&self.qp.port.regions, self.rcu, pd, &request, f)
+        let who = Accessor {
+            pd,
+            ..self.qp.accessor
+        };
+        region::access(&self.qp.port.regions, self.rcu, &who, &request, f)
     }
 
     /// Writes `data` to the buffers in `list`, which are in the domain `pd`, `offset` bytes into them.
@@ -285,9 +291,14 @@ impl<'a> World<'a> {
         for_chunks(list, offset, buf.len(), |sge, va, range| {
             let buf = buf.get_mut(range).ok_or(MemoryError::Access)?;
             let length = buf.len() as u64;
-            self.with_region(self.qp.pd, sge.lkey, va, length, 0, |region, at| {
-                region.read(at, buf)
-            })
+            self.with_region(
+                self.qp.accessor.pd,
+                sge.lkey,
+                va,
+                length,
+                0,
+                |region, at| region.read(at, buf),
+            )
         })
     }
 
@@ -300,9 +311,14 @@ impl<'a> World<'a> {
     ) -> Result<(), MemoryError> {
         let length = buf.len() as u64;
         let rights = access::REMOTE_READ;
-        self.with_region(self.qp.pd, rkey.0, va, length, rights, |region, at| {
-            region.read(at, buf)
-        })
+        self.with_region(
+            self.qp.accessor.pd,
+            rkey.0,
+            va,
+            length,
+            rights,
+            |region, at| region.read(at, buf),
+        )
     }
 
     fn payload(&self, range: Range<u32>) -> Result<&'a [u8], MemoryError> {
@@ -408,7 +424,7 @@ impl Env for World<'_> {
     ) -> Result<(), MemoryError> {
         let data = self.payload(payload)?;
         let list = self.io.slots.list(slot);
-        self.scatter(self.qp.pd, list, u64::from(offset), data)
+        self.scatter(self.qp.accessor.pd, list, u64::from(offset), data)
     }
 
     fn check_remote(
@@ -423,7 +439,9 @@ impl Env for World<'_> {
             RemoteAccess::Write => access::REMOTE_WRITE,
         };
         let length = u64::from(length);
-        self.with_region(self.qp.pd, rkey.0, va, length, rights, |_, _| Ok(()))
+        self.with_region(self.qp.accessor.pd, rkey.0, va, length, rights, |_, _| {
+            Ok(())
+        })
     }
 
     fn write_remote(
@@ -435,19 +453,24 @@ impl Env for World<'_> {
         let data = self.payload(payload)?;
         let length = data.len() as u64;
         let rights = access::REMOTE_WRITE;
-        self.with_region(self.qp.pd, rkey.0, va, length, rights, |region, at| {
-            region.write(at, data)
-        })
+        self.with_region(
+            self.qp.accessor.pd,
+            rkey.0,
+            va,
+            length,
+            rights,
+            |region, at| region.write(at, data),
+        )
     }
 
     fn write_result(&mut self, slot: u32, original: u64) -> Result<(), MemoryError> {
         let list = self.io.slots.list(slot);
-        self.scatter(self.qp.pd, list, 0, &original.to_ne_bytes())
+        self.scatter(self.qp.accessor.pd, list, 0, &original.to_ne_bytes())
     }
 
     fn atomic(&mut self, rkey: RKey, va: u64, op: AtomicOp) -> Result<u64, MemoryError> {
         let rights = access::REMOTE_ATOMIC;
-        self.with_region(self.qp.pd, rkey.0, va, 8, rights, |memory, at| {
+        self.with_region(self.qp.accessor.pd, rkey.0, va, 8, rights, |memory, at| {
             memory.atomic(at, op)
         })
     }
@@ -460,7 +483,7 @@ impl Env for World<'_> {
     ) -> Result<(), MemoryError> {
         let bytes = <[u8; 8]>::try_from(self.payload(payload)?).map_err(|_| MemoryError::Fault)?;
         let rights = access::REMOTE_WRITE;
-        self.with_region(self.qp.pd, rkey.0, va, 8, rights, |memory, at| {
+        self.with_region(self.qp.accessor.pd, rkey.0, va, 8, rights, |memory, at| {
             memory.atomic_write(at, bytes)
         })
     }
@@ -472,11 +495,13 @@ impl Env for World<'_> {
         match feth.selectivity {
             Selectivity::Range => {
                 let length = u64::from(length);
-                self.with_region(self.qp.pd, rkey.0, va, length, rights, |_, _| Ok(()))?;
+                self.with_region(self.qp.accessor.pd, rkey.0, va, length, rights, |_, _| {
+                    Ok(())
+                })?;
             }
             Selectivity::Region | Selectivity::Reserved => {
                 let table = &self.qp.port.regions;
-                region::check_key(table, self.rcu, self.qp.pd, rkey.0, rights)?;
+                region::check_key(table, self.rcu, &self.qp.accessor, rkey.0, rights)?;
             }
         }
         // What was written before is in the memory that all CPUs see; no region can be registered
@@ -485,15 +510,19 @@ impl Env for World<'_> {
         Ok(())
     }
 
-    fn invalidate(&mut self, _rkey: RKey) -> Result<(), MemoryError> {
-        // Only memory windows and fast-registered regions may be invalidated (IBTA 10.6.7.2.4),
-        // and a plain region is neither.
-        Err(MemoryError::Access)
+    fn invalidate(&mut self, rkey: RKey) -> Result<(), MemoryError> {
+        let qp = self.qp;
+        region::invalidate(&qp.port.regions, self.rcu, &qp.accessor, rkey.0, true)
     }
 
-    fn local(&mut self, _slot: u32, _op: LocalOp) -> Result<(), MemoryError> {
-        // Nothing that is fetched or posted becomes a local operation yet.
-        Err(MemoryError::Access)
+    fn local(&mut self, slot: u32, _op: LocalOp) -> Result<(), MemoryError> {
+        let qp = self.qp;
+        match self.io.slots.payload(slot) {
+            Payload::Local(operands) => {
+                region::operate(&qp.port.regions, self.rcu, &qp.accessor, &operands)
+            }
+            Payload::List | Payload::Inline(_) => Err(MemoryError::Fault),
+        }
     }
 
     fn complete_send(&mut self, cqe: SendCqe) -> Result<(), CqOverflow> {

@@ -2,12 +2,16 @@
 //! Memory region verbs.
 
 use crate::{
-    device::Ferroce,
+    device::{
+        limits,
+        Ferroce, //
+    },
     port::Port,
     region::{
         self,
         check_access,
         Backing,
+        FastRegion,
         Memory,
         Region, //
     }, //
@@ -44,6 +48,8 @@ pub(crate) struct Registration {
     /// The entry of the table; another one after the region was registered anew.
     #[pin]
     memory: Mutex<Arc<Memory>>,
+    /// The same, of a region that is never registered anew.
+    fast: Option<Arc<Memory>>,
 }
 
 /// Registers memory of a user program.
@@ -94,7 +100,10 @@ pub(super) fn all_memory(
 }
 
 /// Finds a key for what `make` makes with it, and puts that in the table.
-fn insert(port: &Port, make: impl FnOnce(u32) -> Result<Memory>) -> Result<(u32, Arc<Memory>)> {
+pub(super) fn insert(
+    port: &Port,
+    make: impl FnOnce(u32) -> Result<Memory>,
+) -> Result<(u32, Arc<Memory>)> {
     let index = port.region_numbers.alloc(INDICES)?;
     let key = index << 8 | rdma::time::random_u32() & 0xff;
     let memory = make(key)
@@ -111,6 +120,7 @@ fn registration((key, memory): (u32, Arc<Memory>)) -> NewMr<impl PinInit<Registr
         rkey: key,
         init: try_pin_init!(Registration {
             key,
+            fast: memory.fast().is_some().then(|| memory.clone()),
             memory <- new_mutex!(memory, "ferroce_registration"),
         }? Error),
     }
@@ -129,11 +139,39 @@ pub(super) fn change(
     change: &MrChange<'_, Ferroce>,
 ) -> Result {
     let mut memory = registration.memory.lock();
-    let Memory::Region(region) = &**memory;
-    let (_, access) = region.scope();
+    let region = memory.region().ok_or(EINVAL)?;
+    // Windows would go on with what they were bound to.
+    region.close()?;
+    let changed = replacement(region, current, change).and_then(|new| {
+        let old = port
+            .regions
+            .replace(region::index(registration.key), new.clone())?;
+        Ok((new, old))
+    });
+    match changed {
+        Ok((new, old)) => {
+            *memory = new;
+            drop(memory);
+            // Unpins, if the memory is another one.
+            drop(old);
+            Ok(())
+        }
+        Err(error) => {
+            region.reopen();
+            Err(error)
+        }
+    }
+}
+
+/// What a changed region is to be.
+fn replacement(
+    region: &Region,
+    current: &Pd<Ferroce>,
+    change: &MrChange<'_, Ferroce>,
+) -> Result<Arc<Memory>> {
     let access = match change.access {
         Some(access) => check_access(access)?,
-        None => access,
+        None => region.rights(),
     };
     let pd = change.pd.unwrap_or(current);
     let new = match &change.translation {
@@ -150,20 +188,64 @@ pub(super) fn change(
         }
         None => region.altered(pd.id(), access)?,
     };
-    let new = Arc::new(Memory::Region(new), GFP_KERNEL)?;
-    let old = port
-        .regions
-        .replace(region::index(registration.key), new.clone())?;
-    *memory = new;
-    drop(memory);
-    // Unpins, if the memory is another one.
-    drop(old);
-    Ok(())
+    Ok(Arc::new(Memory::Region(new), GFP_KERNEL)?)
+}
+
+/// Makes a region for fast registration.
+///
+/// # Errors
+///
+/// `EINVAL` for no pages, or more than the device says that it has.
+pub(super) fn allocate(
+    pd: &Pd<Ferroce>,
+    max_pages: u32,
+    memory: KernelMemory,
+) -> Result<NewMr<impl PinInit<Registration, Error>>> {
+    if max_pages == 0 || max_pages > limits::MAX_FAST_PAGES {
+        return Err(EINVAL);
+    }
+    let memory = insert(pd.device().drv(), |key| {
+        let region = FastRegion::new(key, pd.id(), max_pages as usize, memory)?;
+        Ok(Memory::Fast(KBox::pin_init(region, GFP_KERNEL)?))
+    })?;
+    Ok(registration(memory))
+}
+
+impl Registration {
+    /// The first key.
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// The region for fast registration that this is.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is another one.
+    pub(super) fn fast(&self) -> Result<&FastRegion> {
+        self.fast
+            .as_ref()
+            .and_then(|memory| memory.fast())
+            .ok_or(EINVAL)
+    }
 }
 
 /// Ends a region: nobody uses its memory any more when this returns.
-pub(super) fn deregister(port: &Port, registration: &Registration) {
-    let index = region::index(registration.key);
+///
+/// # Errors
+///
+/// `EBUSY` if windows are bound to it.
+pub(super) fn deregister(port: &Port, registration: &Registration) -> Result {
+    if let Some(region) = registration.memory.lock().region() {
+        region.close()?;
+    }
+    remove(port, registration.key);
+    Ok(())
+}
+
+/// Takes the entry with this key out of the table; nobody uses it any more when this returns.
+pub(super) fn remove(port: &Port, key: u32) {
+    let index = region::index(key);
     let _ = port.regions.remove(index);
     port.region_numbers.free(index);
 }

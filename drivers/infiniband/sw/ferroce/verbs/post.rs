@@ -8,6 +8,10 @@ use crate::{
     device::Ferroce,
     qp::QueuePair,
     receives::ReceiveQueue,
+    region::{
+        Operands,
+        Register, //
+    },
     uapi, //
 };
 use kernel::prelude::*;
@@ -27,6 +31,7 @@ use roce::{
     },
     wqe::{
         AtomicOp,
+        LocalOp,
         SendOp,
         SendWqe, //
     }, //
@@ -49,6 +54,7 @@ pub(super) fn send(qp: &QueuePair, wr: &SendWr<'_, Ferroce>) -> Result {
         // None was promised when the QP was made.
         return Err(EINVAL);
     }
+    let mut operands = None;
     let (op, address) = match wr.op()? {
         WrOp::Send => (SendOp::Send, None),
         WrOp::SendImm(imm) => (SendOp::SendImm(imm), None),
@@ -91,7 +97,22 @@ pub(super) fn send(qp: &QueuePair, wr: &SendWr<'_, Ferroce>) -> Result {
             None,
         ),
         WrOp::FetchAdd { remote, add } => (atomic(remote, AtomicOp::FetchAdd(add)), None),
-        WrOp::LocalInv(_) | WrOp::Other(_) => {
+        WrOp::LocalInv(key) => {
+            operands = Some(Operands::Invalidate(key));
+            (SendOp::Local(LocalOp::Invalidate), None)
+        }
+        WrOp::RegMr { mr, key, access } => {
+            let (iova, length) = mr.mapped();
+            operands = Some(Operands::Register(Register {
+                region: mr.drv().key(),
+                key,
+                access,
+                iova,
+                length,
+            }));
+            (SendOp::Local(LocalOp::Register), None)
+        }
+        WrOp::Other(_) => {
             return Err(EOPNOTSUPP);
         }
     };
@@ -104,12 +125,13 @@ pub(super) fn send(qp: &QueuePair, wr: &SendWr<'_, Ferroce>) -> Result {
     let length = u32::try_from(length)
         .ok()
         .filter(|length| *length <= crate::qp::MAX_MESSAGE)
+        .filter(|length| *length == 0 || operands.is_none())
         .ok_or(EINVAL)?;
     let mut wqe = SendWqe::new(wr.wr_id(), op, length);
     wqe.signaled = qp.signals_all() || flags & send_flags::SIGNALED != 0;
     wqe.solicited = flags & send_flags::SOLICITED != 0;
     wqe.fence = flags & send_flags::FENCE != 0;
-    queue.push((wqe, address), wr.sges().map(convert))?;
+    queue.push((wqe, address, operands), wr.sges().map(convert))?;
     qp.kick();
     Ok(())
 }
