@@ -19,7 +19,7 @@ from testbed import DRIVER, SCRATCH, Job, Testbed
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = "/usr/share/doc/rdma-core/tests"
-FILES = ["test_addr", "test_cq", "test_cq_events", "test_device", "test_mr", "test_pd", "test_qp"]
+FILES = ["test_addr", "test_cq", "test_cq_events", "test_device", "test_mr", "test_pd", "test_qp", "test_rdmacm"]
 LIST = f"{HERE}/rdmacore-{DRIVER}.txt"
 
 
