@@ -22,3 +22,46 @@ pub fn update(crc: u32, data: &[u8]) -> u32 {
     // (lib/crc/crc32-main.c) wants.
     unsafe { bindings::crc32_le(crc, data.as_ptr().cast(), data.len()) }
 }
+
+#[cfg(ferroce_kunit)]
+#[kernel::prelude::kunit_tests(rdma_crc32)]
+mod tests {
+    use super::*;
+    use kernel::prelude::*;
+
+    #[test]
+    fn is_the_one_of_ethernet() {
+        // The check value of CRC-32/ISO-HDLC.
+        assert_eq!(!update(!0, b"123456789"), 0xcbf4_3926);
+        assert_eq!(update(0x1234_5678, &[]), 0x1234_5678);
+    }
+
+    /// Of any length and alignment, and in pieces: as bit by bit.
+    #[test]
+    fn whatever_the_length() -> Result {
+        let mut data = KVec::new();
+        for n in 0..600u32 {
+            data.push((n.wrapping_mul(2_654_435_761) >> 24) as u8, GFP_KERNEL)?;
+        }
+        for start in 0..9 {
+            for len in [0, 1, 3, 4, 7, 8, 15, 16, 63, 64, 65, 255, 512, 590] {
+                let piece = &data[start..start + len];
+                let mut want = !0u32;
+                for byte in piece {
+                    want ^= u32::from(*byte);
+                    for _ in 0..8 {
+                        want = if want & 1 == 1 {
+                            want >> 1 ^ 0xedb8_8320
+                        } else {
+                            want >> 1
+                        };
+                    }
+                }
+                assert_eq!(update(!0, piece), want);
+                let (a, b) = piece.split_at(len / 3);
+                assert_eq!(update(update(!0, a), b), want);
+            }
+        }
+        Ok(())
+    }
+}

@@ -20,6 +20,10 @@ pub mod netdev;
 pub mod notifier;
 mod route;
 pub mod rx;
+#[cfg(ferroce_kunit)]
+pub(crate) mod testing;
+#[cfg(ferroce_kunit)]
+mod tests;
 pub mod tx;
 pub mod udp_port;
 

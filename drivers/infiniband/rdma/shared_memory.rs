@@ -156,3 +156,93 @@ impl Drop for SharedMemory {
         unsafe { bindings::vfree(self.ptr.as_ptr().cast()) };
     }
 }
+
+#[cfg(ferroce_kunit)]
+#[kunit_tests(rdma_shared_memory)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_pages_of_zeros() -> Result {
+        for (asked, got) in [
+            (1, PAGE_SIZE),
+            (PAGE_SIZE, PAGE_SIZE),
+            (PAGE_SIZE + 1, 2 * PAGE_SIZE),
+        ] {
+            let memory = SharedMemory::new(asked)?;
+            assert_eq!(memory.len(), got);
+            let mut bytes = [0xff; 64];
+            for offset in (0..got).step_by(bytes.len()) {
+                memory.read(offset, &mut bytes)?;
+                assert!(bytes.iter().all(|byte| *byte == 0));
+                bytes.fill(0xff);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn refuses_no_length_and_too_much() {
+        assert!(SharedMemory::new(0).err() == Some(EINVAL));
+        assert!(SharedMemory::new(usize::MAX).err() == Some(EINVAL));
+    }
+
+    #[test]
+    fn copies_to_and_fro_over_page_ends() -> Result {
+        let memory = SharedMemory::new(2 * PAGE_SIZE)?;
+        let want = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13];
+        for offset in [0, 1, PAGE_SIZE - 6, PAGE_SIZE, 2 * PAGE_SIZE - want.len()] {
+            memory.write(offset, &want)?;
+            let mut got = [0; 13];
+            memory.read(offset, &mut got)?;
+            assert_eq!(got, want);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_beyond_the_end() -> Result {
+        let memory = SharedMemory::new(PAGE_SIZE)?;
+        let mut bytes = [7; 8];
+        for offset in [PAGE_SIZE - 7, PAGE_SIZE, usize::MAX - 3, usize::MAX] {
+            assert!(memory.read(offset, &mut bytes) == Err(EINVAL));
+            assert!(memory.write(offset, &bytes) == Err(EINVAL));
+        }
+        assert_eq!(bytes, [7; 8]);
+        // Nothing at the very end is fine.
+        memory.read(PAGE_SIZE, &mut [])?;
+        memory.write(PAGE_SIZE, &[])
+    }
+
+    #[test]
+    fn words() -> Result {
+        let memory = SharedMemory::new(PAGE_SIZE)?;
+        memory.store_release(8, 0x0102_0304);
+        assert_eq!(memory.load_acquire(8), 0x0102_0304);
+        assert_eq!(memory.load_relaxed(8), 0x0102_0304);
+        memory.store_release(PAGE_SIZE - 4, 5);
+        assert_eq!(memory.load_acquire(PAGE_SIZE - 4), 5);
+        // Not aligned, or not inside: ignored, and read as 0.
+        for offset in [
+            1,
+            6,
+            11,
+            PAGE_SIZE - 3,
+            PAGE_SIZE,
+            usize::MAX,
+            usize::MAX - 3,
+        ] {
+            memory.store_release(offset, 0xffff_ffff);
+            assert_eq!(memory.load_acquire(offset), 0);
+            assert_eq!(memory.load_relaxed(offset), 0);
+        }
+        let mut around = [0; 16];
+        memory.read(0, &mut around)?;
+        let word = 0x0102_0304u32.to_ne_bytes();
+        assert!(around.iter().enumerate().all(|(at, byte)| match at {
+            8..12 => *byte == word[at - 8],
+            _ => *byte == 0,
+        }));
+        Ok(())
+    }
+}

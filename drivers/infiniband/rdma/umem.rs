@@ -61,15 +61,31 @@ impl Umem {
     /// `RLIMIT_MEMLOCK` is exceeded; `EPERM` if nothing may be locked; `EOPNOTSUPP` for on-demand
     /// paging.
     pub fn pin<D: Driver>(device: &Device<D>, addr: u64, len: usize, access: u32) -> Result<Self> {
+        // SAFETY: The two are of one device, which is live.
+        unsafe { Self::pin_for(device.as_raw(), device.as_ref().into(), addr, len, access) }
+    }
+
+    /// [`Umem::pin`].
+    ///
+    /// # Safety
+    ///
+    /// `ib` must be a live `ib_device`, and `device` the one in it, whose reference keeps it.
+    unsafe fn pin_for(
+        ib: *mut bindings::ib_device,
+        device: ARef<device::Device>,
+        addr: u64,
+        len: usize,
+        access: u32,
+    ) -> Result<Self> {
         let addr = usize::try_from(addr).map_err(|_| EINVAL)?;
         // `ib_umem_get_va()` takes the address space of `current` for granted.
         if len == 0 || kernel::current!().mm().is_none() {
             return Err(EINVAL);
         }
         // CAST: C takes the flags as `int`.
-        // SAFETY: The device is live, and `current` has an address space.
+        // SAFETY: The device is live by the safety requirement, and `current` has an address space.
         let raw = kernel::error::from_err_ptr(unsafe {
-            bindings::ib_umem_get_va(device.as_raw(), addr, len, access as c_int)
+            bindings::ib_umem_get_va(ib, addr, len, access as c_int)
         })?;
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         // From here on, dropping `this` releases.
@@ -79,7 +95,7 @@ impl Umem {
             pages: KVVec::new(),
             first: 0,
             len: 0,
-            _device: device.as_ref().into(),
+            _device: device,
         };
         this.list_pages()?;
         let first = addr % PAGE_SIZE;
@@ -339,5 +355,178 @@ impl KernelMemory {
         // comes with `Self::new`. This crate accesses it by atomics and opaque copies; the user who
         // gave it to peers expects changes.
         Ok(f(unsafe { Atomic::from_ptr(ptr) }))
+    }
+}
+
+#[cfg(ferroce_kunit)]
+#[kunit_tests(rdma_umem)]
+mod tests {
+    use super::*;
+    use crate::verbs::access;
+    use kernel::uaccess::{
+        UserPtr,
+        UserSlice, //
+    };
+
+    extern "C" {
+        fn kunit_vm_mmap(
+            test: *mut kernel::bindings::kunit,
+            file: *mut c_void,
+            addr: usize,
+            len: usize,
+            prot: usize,
+            flag: usize,
+            offset: usize,
+        ) -> usize;
+    }
+
+    const READ: usize = 1;
+    const WRITE: usize = 2;
+    /// `MAP_PRIVATE | MAP_ANONYMOUS`.
+    const PRIVATE: usize = 0x22;
+
+    /// A device that nobody has registered.
+    struct Bare(*mut bindings::ib_device);
+
+    impl Bare {
+        fn new() -> Result<Self> {
+            let net = crate::net::testing::init_net();
+            // SAFETY: The structure is nothing but an `ib_device`, and the namespace is valid.
+            let ib = unsafe { bindings::_ib_alloc_device(size_of::<bindings::ib_device>(), net) };
+            if ib.is_null() {
+                return Err(ENOMEM);
+            }
+            Ok(Self(ib))
+        }
+
+        fn pin(&self, addr: usize, len: usize, access: u32) -> Result<Umem> {
+            // SAFETY: The device lives as long as `self`.
+            let dev = unsafe { &raw mut (*self.0).__bindgen_anon_1.dev };
+            // SAFETY: As above; the two are of one device.
+            unsafe {
+                Umem::pin_for(
+                    self.0,
+                    device::Device::get_device(dev.cast()),
+                    addr as u64,
+                    len,
+                    access,
+                )
+            }
+        }
+    }
+
+    impl Drop for Bare {
+        fn drop(&mut self) {
+            // SAFETY: From `_ib_alloc_device`, never registered, not used again.
+            unsafe { bindings::ib_dealloc_device(self.0) };
+        }
+    }
+
+    /// Maps memory into the address space of the running test, which gets one.
+    fn map(len: usize, prot: usize) -> Result<usize> {
+        // SAFETY: It may be called in any context.
+        let test = unsafe { kernel::bindings::kunit_get_current_test() };
+        // SAFETY: This is called by tests only, so there is one that runs.
+        match unsafe { kunit_vm_mmap(test, core::ptr::null_mut(), 0, len, prot, PRIVATE, 0) } {
+            0 => Err(ENOMEM),
+            addr => Ok(addr),
+        }
+    }
+
+    fn poke(addr: usize, bytes: &[u8]) -> Result {
+        UserSlice::new(UserPtr::from_addr(addr), bytes.len())
+            .writer()
+            .write_slice(bytes)
+    }
+
+    fn peek(addr: usize, bytes: &mut [u8]) -> Result {
+        UserSlice::new(UserPtr::from_addr(addr), bytes.len())
+            .reader()
+            .read_slice(bytes)
+    }
+
+    fn pattern(len: usize) -> Result<KVVec<u8>> {
+        let mut bytes = KVVec::with_capacity(len, GFP_KERNEL)?;
+        for at in 0..len {
+            bytes.push((at.wrapping_mul(7) ^ at >> 8) as u8, GFP_KERNEL)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Starts and ends within pages; copies that start and end anywhere.
+    #[test]
+    fn walks_over_pages() -> Result {
+        const SKIP: usize = 100;
+        let device = Bare::new()?;
+        let addr = map(4 * PAGE_SIZE, READ | WRITE)?;
+        let mut want = pattern(4 * PAGE_SIZE)?;
+        poke(addr, &want)?;
+        let len = 3 * PAGE_SIZE - 7;
+        let umem = device.pin(addr + SKIP, len, access::LOCAL_WRITE)?;
+        assert_eq!(umem.len(), len);
+        assert!(umem.is_writable());
+        let mut got = KVVec::from_elem(0, len, GFP_KERNEL)?;
+        let pieces = [
+            (0, len),
+            (0, 1),
+            (len - 1, 1),
+            (PAGE_SIZE - SKIP - 1, 2),
+            (PAGE_SIZE - SKIP, PAGE_SIZE),
+            (5, 2 * PAGE_SIZE),
+            (len, 0),
+        ];
+        for (offset, len) in pieces {
+            let got = &mut got[..len];
+            umem.read(offset as u64, got)?;
+            assert!(*got == want[SKIP + offset..SKIP + offset + len]);
+        }
+        // What the kernel writes the program sees, and nothing beside it.
+        for (number, (offset, len)) in pieces.into_iter().enumerate() {
+            let piece = &mut want[SKIP + offset..SKIP + offset + len];
+            piece.fill(0xa0 + number as u8);
+            umem.write(offset as u64, piece)?;
+        }
+        let mut seen = KVVec::from_elem(0, want.len(), GFP_KERNEL)?;
+        peek(addr, &mut seen)?;
+        assert!(*seen == *want);
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_beyond_the_end() -> Result {
+        let device = Bare::new()?;
+        let addr = map(PAGE_SIZE, READ | WRITE)?;
+        let umem = device.pin(addr + 10, 100, access::LOCAL_WRITE)?;
+        let mut bytes = [7; 8];
+        for offset in [93, 100, 101, u64::MAX - 3, u64::MAX] {
+            assert!(umem.read(offset, &mut bytes) == Err(EINVAL));
+            assert!(umem.write(offset, &bytes) == Err(EINVAL));
+        }
+        assert_eq!(bytes, [7; 8]);
+        umem.read(92, &mut bytes)
+    }
+
+    #[test]
+    fn read_only_memory() -> Result {
+        let device = Bare::new()?;
+        let addr = map(PAGE_SIZE, READ)?;
+        assert!(device.pin(addr, 10, access::LOCAL_WRITE).err() == Some(EFAULT));
+        let umem = device.pin(addr, 10, 0)?;
+        assert!(!umem.is_writable());
+        assert!(umem.write(0, &[1]) == Err(EPERM));
+        umem.read(0, &mut [1])
+    }
+
+    #[test]
+    fn what_cannot_be_pinned() -> Result {
+        let device = Bare::new()?;
+        let addr = map(2 * PAGE_SIZE, READ | WRITE)?;
+        let writable = access::LOCAL_WRITE;
+        assert!(device.pin(addr, 0, writable).err() == Some(EINVAL));
+        assert!(device.pin(addr, usize::MAX, writable).err() == Some(EINVAL));
+        assert!(device.pin(usize::MAX - 1, 10, writable).err() == Some(EINVAL));
+        // Nothing is mapped at the lowest page.
+        assert!(device.pin(0, 10, writable).err() == Some(EFAULT));
+        Ok(())
     }
 }

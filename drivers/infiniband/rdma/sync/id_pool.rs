@@ -210,3 +210,90 @@ impl Drop for Number {
         self.pool.free(self.id);
     }
 }
+
+#[cfg(ferroce_kunit)]
+#[kunit_tests(rdma_id_pool)]
+mod tests {
+    use super::*;
+
+    fn pool() -> Result<Pin<KBox<IdPool>>> {
+        KBox::pin_init(IdPool::new(u32::MAX), GFP_KERNEL)
+    }
+
+    #[test]
+    fn goes_round_before_it_reuses() -> Result {
+        let pool = pool()?;
+        assert_eq!(pool.alloc(10..14)?, 10);
+        assert_eq!(pool.alloc(10..14)?, 11);
+        pool.free(10);
+        assert_eq!(pool.alloc(10..14)?, 12);
+        assert_eq!(pool.alloc(10..14)?, 13);
+        // Only now does the number that was given back come again.
+        assert_eq!(pool.alloc(10..14)?, 10);
+        Ok(())
+    }
+
+    #[test]
+    fn says_when_all_are_taken() -> Result {
+        let pool = pool()?;
+        for want in 0..100 {
+            assert_eq!(pool.alloc(0..100)?, want);
+        }
+        assert!(pool.alloc(0..100) == Err(ENOSPC));
+        pool.free(42);
+        assert_eq!(pool.alloc(0..100)?, 42);
+        assert!(pool.alloc(0..100) == Err(ENOSPC));
+        Ok(())
+    }
+
+    #[test]
+    fn refuses_ranges_that_cannot_be() -> Result {
+        let pool = pool()?;
+        assert!(pool.alloc(5..5) == Err(EINVAL));
+        assert!(pool.alloc(6..5) == Err(EINVAL));
+        assert!(pool.alloc(0..u32::MAX) == Err(EINVAL));
+        let last = i32::MAX.unsigned_abs();
+        assert_eq!(pool.alloc(last - 1..last)?, last - 1);
+        Ok(())
+    }
+
+    #[test]
+    fn ignores_a_number_that_is_not_taken() -> Result {
+        let pool = pool()?;
+        pool.free(7);
+        assert_eq!(pool.alloc(7..9)?, 7);
+        pool.free(8);
+        pool.free(7);
+        pool.free(7);
+        assert_eq!(pool.alloc(7..9)?, 8);
+        assert_eq!(pool.alloc(7..9)?, 7);
+        Ok(())
+    }
+
+    #[test]
+    fn no_more_than_may_be_taken() -> Result {
+        let pool = KBox::pin_init(IdPool::new(2), GFP_KERNEL)?;
+        assert_eq!(pool.alloc(0..100)?, 0);
+        assert_eq!(pool.alloc(0..100)?, 1);
+        assert!(pool.alloc(0..100) == Err(ENOMEM));
+        // Not taken, so it makes no room.
+        pool.free(50);
+        assert!(pool.alloc(0..100) == Err(ENOMEM));
+        pool.free(0);
+        assert_eq!(pool.alloc(0..100)?, 2);
+        assert!(pool.alloc(0..100) == Err(ENOMEM));
+        Ok(())
+    }
+
+    #[test]
+    fn a_number_gives_itself_back() -> Result {
+        let pool = IdPool::new_shared(1)?;
+        for want in 3..6 {
+            let number = pool.take(3..6)?;
+            assert_eq!(number.get(), want);
+            assert!(pool.take(3..6).err() == Some(ENOMEM));
+        }
+        assert!(Arc::into_unique_or_drop(pool).is_some());
+        Ok(())
+    }
+}

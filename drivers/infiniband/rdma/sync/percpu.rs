@@ -108,3 +108,44 @@ impl<const N: usize> Drop for PerCpuCounters<N> {
         unsafe { bindings::free_percpu(self.counters.as_ptr().cast()) };
     }
 }
+
+#[cfg(ferroce_kunit)]
+#[kunit_tests(rdma_percpu)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_what_was_added() -> Result {
+        let counters = PerCpuCounters::<3>::new()?;
+        for index in 0..4 {
+            assert_eq!(counters.sum(index), 0);
+        }
+        for _ in 0..1000 {
+            counters.add(0, 1);
+            counters.add(2, 3);
+            // Does not exist.
+            counters.add(3, 5);
+            counters.add(usize::MAX, 5);
+        }
+        assert_eq!(counters.sum(0), 1000);
+        assert_eq!(counters.sum(1), 0);
+        assert_eq!(counters.sum(2), 3000);
+        assert_eq!(counters.sum(3), 0);
+        assert_eq!(counters.sum(usize::MAX), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn wraps() -> Result {
+        let counters = PerCpuCounters::<1>::new()?;
+        counters.add(0, u64::MAX);
+        counters.add(0, 2);
+        assert_eq!(counters.sum(0), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn there_is_a_cpu() {
+        assert!(num_possible_cpus() >= 1);
+    }
+}

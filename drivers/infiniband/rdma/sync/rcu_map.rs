@@ -294,3 +294,157 @@ impl<T: Send + Sync + 'static> PinnedDrop for RcuMap<T> {
         }
     }
 }
+
+#[cfg(ferroce_kunit)]
+#[kunit_tests(rdma_rcu_map)]
+mod tests {
+    use super::*;
+    use crate::sync::{
+        Work,
+        WorkQueue,
+        WorkTarget, //
+    };
+    use kernel::time::{
+        delay::fsleep,
+        Delta, //
+    };
+
+    fn map<T: Send + Sync>(log2_buckets: u32) -> Result<Pin<KBox<RcuMap<T>>>> {
+        KBox::pin_init(RcuMap::new(log2_buckets), GFP_KERNEL)
+    }
+
+    fn get(map: &RcuMap<u32>, key: u32) -> Option<u32> {
+        map.get(&rcu::Guard::new(), key).map(|value| *value)
+    }
+
+    /// One bucket, so that all are in a chain; one for each; many.
+    fn fills_and_empties(log2_buckets: u32) -> Result {
+        const COUNT: u32 = 64;
+        let map = map(log2_buckets)?;
+        for key in 0..COUNT {
+            map.insert(key, Arc::new(key + 1000, GFP_KERNEL)?)?;
+        }
+        assert_eq!(map.len(), COUNT as usize);
+        for key in 0..COUNT {
+            assert_eq!(get(&map, key), Some(key + 1000));
+        }
+        assert_eq!(get(&map, COUNT), None);
+        assert_eq!(get(&map, u32::MAX), None);
+        // From the middle, the head and the end of the chains.
+        for key in (0..COUNT).map(|n| n.wrapping_mul(37) % COUNT) {
+            assert_eq!(map.remove(key).map(|value| *value), Some(key + 1000));
+            assert_eq!(get(&map, key), None);
+            assert!(map.remove(key).is_none());
+        }
+        assert!(map.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn one_bucket() -> Result {
+        fills_and_empties(0)
+    }
+
+    #[test]
+    fn some_buckets() -> Result {
+        fills_and_empties(4)
+    }
+
+    #[test]
+    fn more_buckets_than_entries() -> Result {
+        fills_and_empties(10)
+    }
+
+    #[test]
+    fn refuses_a_key_twice() -> Result {
+        let map = map(2)?;
+        map.insert(5, Arc::new(1, GFP_KERNEL)?)?;
+        assert!(map.insert(5, Arc::new(2, GFP_KERNEL)?) == Err(EEXIST));
+        assert_eq!(get(&map, 5), Some(1));
+        assert_eq!(map.len(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn gives_its_references_back() -> Result {
+        let value = Arc::new(7, GFP_KERNEL)?;
+        let all = map(1)?;
+        for key in 0..5 {
+            all.insert(key, value.clone())?;
+        }
+        drop(all.remove(3));
+        drop(all);
+        assert!(Arc::into_unique_or_drop(value).is_some());
+        Ok(())
+    }
+
+    /// A reader, on another CPU if there is one, that looks for key 1 all the time.
+    #[pin_data]
+    struct Reader {
+        #[pin]
+        map: RcuMap<Atomic<bool>>,
+        stop: Atomic<bool>,
+        found: Atomic<u64>,
+        /// How often it saw an entry after `remove` had returned.
+        late: Atomic<u64>,
+    }
+
+    impl WorkTarget for Reader {
+        fn run(&self) {
+            while !self.stop.load(Relaxed) {
+                let guard = rcu::Guard::new();
+                if let Some(gone) = self.map.get(&guard, 1) {
+                    for _ in 0..50 {
+                        if gone.load(Relaxed) {
+                            self.late.add(1, Relaxed);
+                        }
+                    }
+                    self.found.add(1, Relaxed);
+                }
+                drop(guard);
+                fsleep(Delta::from_micros(1));
+            }
+        }
+    }
+
+    #[test]
+    fn no_reader_is_left_after_remove() -> Result {
+        let reader = Arc::pin_init(
+            try_pin_init!(Reader {
+                map <- RcuMap::new(0),
+                stop: Atomic::new(false),
+                found: Atomic::new(0),
+                late: Atomic::new(0),
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        let queue = WorkQueue::new(c"rdma_rcu_map")?;
+        let work = Work::new(&queue)?;
+        work.attach(reader.clone().into());
+        work.queue();
+        for round in 0..50 {
+            let before = reader.found.load(Relaxed);
+            reader
+                .map
+                .insert(1, Arc::new(Atomic::new(false), GFP_KERNEL)?)?;
+            while reader.found.load(Relaxed) == before {
+                fsleep(Delta::from_micros(50));
+            }
+            // Neighbours in the chain come and go as well.
+            reader
+                .map
+                .insert(2 + round, Arc::new(Atomic::new(false), GFP_KERNEL)?)?;
+            let value = reader.map.remove(1);
+            assert!(value.is_some());
+            if let Some(value) = value {
+                value.store(true, Relaxed);
+                assert!(Arc::into_unique_or_drop(value).is_some());
+            }
+        }
+        reader.stop.store(true, Relaxed);
+        work.shutdown();
+        assert_eq!(reader.late.load(Relaxed), 0);
+        assert_eq!(reader.map.len(), 50);
+        Ok(())
+    }
+}

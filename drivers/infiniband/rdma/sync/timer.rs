@@ -274,3 +274,174 @@ impl<T: TimerTarget> Inner<T> {
         bindings::hrtimer_restart::HRTIMER_NORESTART
     }
 }
+
+#[cfg(ferroce_kunit)]
+#[kunit_tests(rdma_timer)]
+mod tests {
+    use super::*;
+    use kernel::time::{
+        delay::fsleep,
+        Delta, //
+    };
+
+    const MS: u64 = 1_000_000;
+
+    /// Writes down when it was called, and starts itself again a number of times.
+    struct Target {
+        timer: Timer<Target>,
+        calls: Atomic<u64>,
+        last: Atomic<u64>,
+        again: Atomic<u64>,
+        /// How long a call takes, in nanoseconds.
+        length: u64,
+        inside: Atomic<bool>,
+    }
+
+    impl Target {
+        fn new(again: u64, length: u64) -> Result<Arc<Self>> {
+            let target = Arc::new(
+                Self {
+                    timer: Timer::new()?,
+                    calls: Atomic::new(0),
+                    last: Atomic::new(0),
+                    again: Atomic::new(again),
+                    length,
+                    inside: Atomic::new(false),
+                },
+                GFP_KERNEL,
+            )?;
+            Ok(target)
+        }
+
+        fn calls(&self) -> u64 {
+            self.calls.load(Relaxed)
+        }
+
+        /// Waits for a number of calls, not for ever.
+        fn wait(&self, calls: u64) -> bool {
+            for _ in 0..5000 {
+                if self.calls() >= calls {
+                    return true;
+                }
+                fsleep(Delta::from_millis(1));
+            }
+            false
+        }
+    }
+
+    impl TimerTarget for Target {
+        fn expired(&self) {
+            self.inside.store(true, Relaxed);
+            self.last.store(now_ns(), Relaxed);
+            let until = now_ns() + self.length;
+            while now_ns() < until {}
+            let again = self.again.load(Relaxed);
+            if again > 0 {
+                self.again.store(again - 1, Relaxed);
+                self.timer.start_at(now_ns() + MS / 10);
+            }
+            self.calls.add(1, Relaxed);
+            self.inside.store(false, Relaxed);
+        }
+    }
+
+    /// Whether the timer has dropped its reference.
+    fn is_last(target: Arc<Target>) -> bool {
+        Arc::into_unique_or_drop(target).is_some()
+    }
+
+    #[test]
+    fn expires_once_and_not_early() -> Result {
+        let target = Target::new(0, 0)?;
+        target.timer.attach(target.clone());
+        let deadline = now_ns() + 5 * MS;
+        target.timer.start_at(deadline);
+        assert!(target.wait(1));
+        assert!(target.last.load(Relaxed) >= deadline);
+        fsleep(Delta::from_millis(20));
+        assert_eq!(target.calls(), 1);
+        target.timer.shutdown();
+        assert!(is_last(target));
+        Ok(())
+    }
+
+    #[test]
+    fn a_time_in_the_past_is_soon() -> Result {
+        let target = Target::new(0, 0)?;
+        target.timer.attach(target.clone());
+        target.timer.start_at(0);
+        assert!(target.wait(1));
+        target.timer.shutdown();
+        assert!(is_last(target));
+        Ok(())
+    }
+
+    #[test]
+    fn an_earlier_start_wins() -> Result {
+        let target = Target::new(0, 0)?;
+        target.timer.attach(target.clone());
+        let now = now_ns();
+        target.timer.start_at(now + 600_000 * MS);
+        target.timer.start_at(now + 2 * MS);
+        target.timer.start_at(now + 600_000 * MS);
+        assert!(target.wait(1));
+        target.timer.shutdown();
+        assert!(is_last(target));
+        Ok(())
+    }
+
+    #[test]
+    fn restarts_itself() -> Result {
+        let target = Target::new(20, 0)?;
+        target.timer.attach(target.clone());
+        target.timer.start_at(now_ns() + MS);
+        assert!(target.wait(21));
+        fsleep(Delta::from_millis(10));
+        assert_eq!(target.calls(), 21);
+        target.timer.shutdown();
+        assert!(is_last(target));
+        Ok(())
+    }
+
+    #[test]
+    fn shutdown_cancels() -> Result {
+        let target = Target::new(0, 0)?;
+        target.timer.attach(target.clone());
+        target.timer.start_at(now_ns() + 50 * MS);
+        target.timer.shutdown();
+        target.timer.start_at(0);
+        fsleep(Delta::from_millis(80));
+        assert_eq!(target.calls(), 0);
+        // A target that comes now is refused.
+        target.timer.attach(target.clone());
+        assert!(is_last(target));
+        Ok(())
+    }
+
+    #[test]
+    fn shutdown_waits_for_a_call() -> Result {
+        for _ in 0..5 {
+            // Would start itself for ever.
+            let target = Target::new(u64::MAX, 3 * MS)?;
+            target.timer.attach(target.clone());
+            target.timer.start_at(0);
+            assert!(target.wait(2));
+            target.timer.shutdown();
+            assert!(!target.inside.load(Relaxed));
+            let calls = target.calls();
+            fsleep(Delta::from_millis(10));
+            assert_eq!(target.calls(), calls);
+            assert!(is_last(target));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn without_a_target_nothing_happens() -> Result {
+        let timer = Timer::<Target>::new()?;
+        timer.start_at(0);
+        fsleep(Delta::from_millis(5));
+        drop(timer);
+        Ok(())
+    }
+}

@@ -289,3 +289,149 @@ impl<T: WorkTarget> Inner<T> {
         }
     }
 }
+
+#[cfg(ferroce_kunit)]
+#[kunit_tests(rdma_work)]
+mod tests {
+    use super::*;
+    use kernel::time::{
+        delay::fsleep,
+        Delta, //
+    };
+
+    /// Counts its calls, and queues itself again a number of times.
+    struct Target {
+        work: Work<Target>,
+        calls: Atomic<u64>,
+        again: Atomic<u64>,
+        inside: Atomic<bool>,
+        /// How long a call takes, in milliseconds.
+        length: i64,
+    }
+
+    impl Target {
+        fn new(again: u64, length: i64) -> Result<Arc<Self>> {
+            let queue = WorkQueue::new(c"rdma_work")?;
+            let target = Arc::new(
+                Self {
+                    work: Work::new(&queue)?,
+                    calls: Atomic::new(0),
+                    again: Atomic::new(again),
+                    inside: Atomic::new(false),
+                    length,
+                },
+                GFP_KERNEL,
+            )?;
+            target.work.attach(target.clone());
+            Ok(target)
+        }
+
+        fn calls(&self) -> u64 {
+            self.calls.load(Relaxed)
+        }
+
+        /// Waits for a number of calls, not for ever.
+        fn wait(&self, calls: u64) -> bool {
+            for _ in 0..5000 {
+                if self.calls() >= calls {
+                    return true;
+                }
+                fsleep(Delta::from_millis(1));
+            }
+            false
+        }
+    }
+
+    impl WorkTarget for Target {
+        fn run(&self) {
+            self.inside.store(true, Relaxed);
+            fsleep(Delta::from_millis(self.length));
+            let again = self.again.load(Relaxed);
+            if again > 0 {
+                self.again.store(again - 1, Relaxed);
+                self.work.queue();
+            }
+            self.calls.add(1, Relaxed);
+            self.inside.store(false, Relaxed);
+        }
+    }
+
+    /// Whether the work item has dropped its reference.
+    fn is_last(target: Arc<Target>) -> bool {
+        Arc::into_unique_or_drop(target).is_some()
+    }
+
+    #[test]
+    fn runs_once_for_each_time() -> Result {
+        let target = Target::new(0, 0)?;
+        for round in 1..=10 {
+            assert!(target.work.queue());
+            assert!(target.wait(round));
+        }
+        fsleep(Delta::from_millis(10));
+        assert_eq!(target.calls(), 10);
+        target.work.shutdown();
+        assert!(is_last(target));
+        Ok(())
+    }
+
+    #[test]
+    fn queued_again_while_it_runs() -> Result {
+        let target = Target::new(0, 30)?;
+        target.work.queue();
+        while !target.inside.load(Relaxed) {
+            fsleep(Delta::from_micros(100));
+        }
+        assert!(target.work.queue());
+        // That one is outstanding already.
+        assert!(!target.work.queue());
+        assert!(target.wait(2));
+        fsleep(Delta::from_millis(60));
+        assert_eq!(target.calls(), 2);
+        target.work.shutdown();
+        assert!(is_last(target));
+        Ok(())
+    }
+
+    #[test]
+    fn queues_itself() -> Result {
+        let target = Target::new(20, 0)?;
+        target.work.queue();
+        assert!(target.wait(21));
+        target.work.shutdown();
+        assert_eq!(target.calls(), 21);
+        assert!(is_last(target));
+        Ok(())
+    }
+
+    #[test]
+    fn shutdown_waits_and_ends_it() -> Result {
+        for _ in 0..5 {
+            // Would queue itself for ever.
+            let target = Target::new(u64::MAX, 3)?;
+            target.work.queue();
+            assert!(target.wait(2));
+            target.work.shutdown();
+            assert!(!target.inside.load(Relaxed));
+            let calls = target.calls();
+            assert!(!target.work.queue());
+            fsleep(Delta::from_millis(10));
+            assert_eq!(target.calls(), calls);
+            assert!(is_last(target));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn shutdown_before_anything() -> Result {
+        let target = Target::new(0, 0)?;
+        target.work.shutdown();
+        target.work.queue();
+        fsleep(Delta::from_millis(5));
+        assert_eq!(target.calls(), 0);
+        // A target that comes now is refused.
+        target.work.attach(target.clone());
+        assert!(is_last(target));
+        Ok(())
+    }
+}
