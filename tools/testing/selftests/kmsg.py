@@ -12,6 +12,10 @@ COMPLAINT = re.compile(
 """What no test may leave in the log."""
 
 
+OUT_OF_MEMORY = re.compile(r"vmalloc error: |percpu: allocation failed|FAULT_INJECTION: forcing")
+"""What starts a stack dump that is no fault; it ends with </TASK>."""
+
+
 class Kmsg:
     """Records that were logged after this object was made."""
 
@@ -36,4 +40,11 @@ class Kmsg:
 
 
 def complaints(records):
-    return [text for _, text in records if COMPLAINT.search(text)]
+    found, expected = [], False
+    for _, text in records:
+        expected = expected or bool(OUT_OF_MEMORY.search(text))
+        if not expected and COMPLAINT.search(text):
+            found.append(text)
+        if "</TASK>" in text:
+            expected = False
+    return found
