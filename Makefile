@@ -45,6 +45,10 @@ test: ## tests that need no kernel: cargo test, simulator, source checks
 check: ## all tests, with guests (FILES="test_x.py ..." for some, DRIVER=rxe to compare with the in-kernel driver)
 	@scripts/check $(FILES)
 
+.PHONY: check-debug
+check-debug: ## the guest tests and KUnit on a kernel with KASAN, lockdep, kmemleak ..., which is built first (FILES=...)
+	@KERNEL=debug scripts/check $(FILES)
+
 .PHONY: lint
 lint: ## formatting, clippy with the kernel's lints, layers, panics, file sizes, SAFETY comments
 	@scripts/lint

@@ -17,10 +17,16 @@ TEST_SECONDS = 300
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "seconds(n): the longest that this test may take")
+    config.addinivalue_line("markers", "not_on_debug(reason): makes no sense on the debug kernel, or takes too long there")
     config.addinivalue_line("markers", "differs_on_rxe(reason): what ferroce does by the standard and rxe does not")
 
 
 def pytest_collection_modifyitems(items):
+    if testbed.KERNEL == "debug":
+        for item in items:
+            mark = item.get_closest_marker("not_on_debug")
+            if mark:
+                item.add_marker(pytest.mark.skip(reason="not on the debug kernel: " + mark.args[0]))
     if testbed.DRIVER == "ferroce":
         return
     for item in items:
@@ -33,7 +39,7 @@ def pytest_collection_modifyitems(items):
 def bounded(request):
     """An alarm for whatever has no time limit of its own."""
     mark = request.node.get_closest_marker("seconds")
-    seconds = mark.args[0] if mark else TEST_SECONDS
+    seconds = (mark.args[0] if mark else TEST_SECONDS) * testbed.SLOW
 
     def ring(*_):
         raise TimeoutError(f"the test took more than {seconds} s")

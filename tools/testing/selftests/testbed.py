@@ -25,6 +25,12 @@ DRIVER = os.environ.get("FERROCE_TYPE", "ferroce")
 MODULES = {"rxe": "rdma_rxe"}
 """Names of kernel modules that differ from the link type."""
 
+KERNEL = os.environ.get("KERNEL", "stock")
+"""The kernel that this guest runs: stock or debug."""
+
+SLOW = int(os.environ.get("SLOW", "1"))
+"""How much longer than on the stock kernel things may take: limits of time are multiplied by it."""
+
 ROCE_PORT = 4791
 SCRATCH = "/tmp/selftests"
 
@@ -75,11 +81,11 @@ class Job:
     def wait(self, timeout):
         """The result, or an AssertionError with the output so far."""
         try:
-            self.proc.wait(timeout)
+            self.proc.wait(timeout * SLOW)
         except subprocess.TimeoutExpired:
             stack = self.kernel_stack()
             self.kill()
-            raise AssertionError(f"still running after {timeout} s:\n{self.result()}\n{stack}") from None
+            raise AssertionError(f"still running after {timeout * SLOW} s:\n{self.result()}\n{stack}") from None
         Job.running.remove(self) if self in Job.running else None
         return self.result()
 
@@ -120,7 +126,7 @@ class Job:
         if self in Job.running:
             Job.running.remove(self)
         try:
-            self.proc.wait(timeout)
+            self.proc.wait(timeout * SLOW)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"does not die:\n{self.result()}\n{self.kernel_stack()}") from None
 
@@ -144,13 +150,13 @@ def sh(script, timeout=60, check=True):
 
 def wait_until(cond, timeout=30, what="condition", step=0.02):
     """Poll until cond() is true; what is a text or a function that makes one."""
-    end = time.monotonic() + timeout
+    end = time.monotonic() + timeout * SLOW
     while True:
         value = cond()
         if value:
             return value
         if time.monotonic() > end:
-            raise AssertionError(f"not within {timeout} s: {what() if callable(what) else what}")
+            raise AssertionError(f"not within {timeout * SLOW} s: {what() if callable(what) else what}")
         time.sleep(step)
 
 

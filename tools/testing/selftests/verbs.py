@@ -24,7 +24,7 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-from testbed import gids
+from testbed import SLOW, gids
 
 OK = e.IBV_WC_SUCCESS
 FULL_ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
@@ -217,12 +217,12 @@ class Endpoint:
 
     def poll(self, count=1, timeout=60):
         """Exactly count completions, or an AssertionError with those that came."""
-        got, end = [], time.monotonic() + timeout
+        got, end = [], time.monotonic() + timeout * SLOW
         while len(got) < count:
             n, wcs = self.cq.poll(count - len(got))
             got += wcs
             if not n:
-                assert time.monotonic() < end, (f"{len(got)} of {count} completions on {self.dev} within {timeout} s: "
+                assert time.monotonic() < end, (f"{len(got)} of {count} completions on {self.dev} within {timeout * SLOW} s: "
                                                 f"{[(w.wr_id, status_name(w.status)) for w in got]}")
                 time.sleep(0.001)
         return got
@@ -249,7 +249,7 @@ class Endpoint:
         return out
 
     def wait_event(self, wanted, timeout=30):
-        seen, end = [], time.monotonic() + timeout
+        seen, end = [], time.monotonic() + timeout * SLOW
         while wanted not in seen:
             left = end - time.monotonic()
             assert left > 0, f"no async event {wanted} on {self.dev}, but {seen}"
