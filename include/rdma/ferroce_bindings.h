@@ -3,6 +3,8 @@
 #include <linux/hrtimer_types.h>
 
 /* verbs */
+#include <linux/hmm.h>
+#include <linux/mmu_notifier.h>
 #include <linux/vmalloc.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_umem.h>

@@ -5,6 +5,13 @@
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h).
 //! In the tree this file would be `rust/kernel/rdma/umem.rs`.
 
+mod odp;
+
+pub use odp::{
+    Fault,
+    OdpUmem, //
+};
+
 use crate::{
     bindings,
     verbs::{

@@ -19,7 +19,8 @@ from testbed import DRIVER, SCRATCH, Job, Testbed
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = "/usr/share/doc/rdma-core/tests"
-FILES = ["test_addr", "test_cq", "test_cq_events", "test_device", "test_mr", "test_pd", "test_qp", "test_rdmacm"]
+FILES = ["test_addr", "test_cq", "test_cq_events", "test_device", "test_mr", "test_odp", "test_pd", "test_qp",
+         "test_rdmacm"]
 LIST = f"{HERE}/rdmacore-{DRIVER}.txt"
 
 
@@ -54,6 +55,9 @@ def folder():
 
 @pytest.fixture(scope="module")
 def bed():
+    # For the tests of huge pages.
+    with open("/proc/sys/vm/nr_hugepages", "w") as f:
+        f.write("16")
     with Testbed(mtu=4200) as b:
         yield b
 

@@ -6,6 +6,7 @@ A command that fails raises OSError with the kernel's errno.
 """
 
 import ctypes
+import fcntl
 import os
 import struct
 
@@ -50,3 +51,38 @@ def alloc_mw(ctx, pd_handle, kind):
 
 def dealloc_mw(ctx, handle):
     command(ctx, DEALLOC_MW, "=I", handle, answer=None)
+
+
+# The same by ioctl: an attribute is (id, length, data), data a value, or the address of what is longer than 8 bytes.
+
+VERBS_IOCTL = 0xc0181b01
+MANDATORY, VALID_OUTPUT = 1, 2
+OBJECT_MR = 7
+ADVISE_MR_METHOD, REG_DMABUF_MR_METHOD = 2, 4
+
+
+def ioctl(ctx, obj, method, attrs):
+    """Returns the data of the attributes as the kernel left it."""
+    buf = bytearray(struct.pack("=HHHHQII", 24 + 16 * len(attrs), obj, method, len(attrs), 0, 14, 0))
+    for number, length, data in attrs:
+        buf += struct.pack("=HHHHQ", number, length, MANDATORY, 0, data % 2**64)
+    fcntl.ioctl(ctx.cmd_fd, VERBS_IOCTL, buf)
+    return [struct.unpack_from("=Q", buf, 24 + 16 * i + 8)[0] for i in range(len(attrs))]
+
+
+def advise_mr(ctx, pd_handle, advice, flags, sges):
+    """sges: (address, length, lkey)."""
+    raw = b"".join(struct.pack("=QII", *sge) for sge in sges)
+    held = ctypes.create_string_buffer(raw, len(raw))
+    ioctl(ctx, OBJECT_MR, ADVISE_MR_METHOD, [(0, 0, pd_handle), (1, 8, advice), (2, 4, flags),
+                                             (3, len(raw), ctypes.addressof(held))])
+
+
+def reg_dmabuf_mr(ctx, pd_handle, fd, offset, length, iova, access):
+    """Returns handle, lkey, rkey."""
+    keys = (ctypes.c_uint32 * 2)()
+    at = ctypes.addressof(keys)
+    out = ioctl(ctx, OBJECT_MR, REG_DMABUF_MR_METHOD,
+                [(0, 0, 0), (1, 0, pd_handle), (2, 8, offset), (3, 8, length), (4, 8, iova), (5, 0, fd),
+                 (6, 4, access), (7, 4, at), (8, 4, at + 4)])
+    return out[0] & 0xffffffff, keys[0], keys[1]

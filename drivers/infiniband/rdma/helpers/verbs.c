@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/highmem.h>
+#include <linux/hmm.h>
 #include <linux/mm.h>
+#include <linux/mmu_notifier.h>
 #include <linux/netdevice.h>
 #include <linux/scatterlist.h>
 #include <rdma/ib_cache.h>
@@ -77,6 +79,43 @@ struct ib_udata *rust_helper_uverbs_driver_udata(struct uverbs_attr_bundle *attr
 struct ib_ucontext *rust_helper_rdma_udata_to_ucontext(struct ib_udata *udata)
 {
 	return rdma_udata_to_uverbs_attr_bundle(udata)->context;
+}
+
+void rust_helper_mmu_interval_set_seq(struct mmu_interval_notifier *sub, unsigned long seq)
+{
+	mmu_interval_set_seq(sub, seq);
+}
+
+bool rust_helper_mmu_interval_read_retry(struct mmu_interval_notifier *sub, unsigned long seq)
+{
+	return mmu_interval_read_retry(sub, seq);
+}
+
+struct page *rust_helper_hmm_pfn_to_page(unsigned long pfn)
+{
+	return hmm_pfn_to_page(pfn);
+}
+
+/* Faults in [start, end); the same flags for all pages. */
+int rust_helper_hmm_fault(struct mmu_interval_notifier *sub, unsigned long start, unsigned long end,
+			  unsigned long *pfns, unsigned long flags, unsigned long *seq)
+{
+	struct hmm_range range = {
+		.notifier = sub,
+		.start = start,
+		.end = end,
+		.hmm_pfns = pfns,
+		.default_flags = flags,
+	};
+	int ret = hmm_range_fault_unlocked_timeout(&range, msecs_to_jiffies(HMM_RANGE_DEFAULT_TIMEOUT));
+
+	*seq = range.notifier_seq;
+	return ret;
+}
+
+void rust_helper_set_compound_page_dirty(struct page *page)
+{
+	set_page_dirty(compound_head(page));
 }
 
 bool rust_helper_virt_addr_valid(unsigned long addr)

@@ -43,7 +43,8 @@ use kernel::{
     types::Opaque, //
 };
 
-/// A workqueue: unbound, of high priority, and usable for work that memory reclaim waits for.
+/// A workqueue that is bound to no CPU: of high priority and usable for work that memory reclaim waits
+/// for, or for slow work.
 ///
 /// # Invariants
 ///
@@ -73,10 +74,27 @@ impl WorkQueue {
         const FLAGS: u32 = bindings::wq_flags_WQ_UNBOUND
             | bindings::wq_flags_WQ_HIGHPRI
             | bindings::wq_flags_WQ_MEM_RECLAIM;
+        Self::with_flags(name, FLAGS)
+    }
+
+    /// Creates a workqueue for work that may wait for long, also for memory to be reclaimed.
+    ///
+    /// # Context
+    ///
+    /// Process context, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new_slow(name: &CStr) -> Result<Arc<Self>> {
+        Self::with_flags(name, bindings::wq_flags_WQ_UNBOUND)
+    }
+
+    fn with_flags(name: &CStr, flags: u32) -> Result<Arc<Self>> {
         // SAFETY: The format takes one string, and `alloc_workqueue` (kernel/workqueue.c) copies
         // what it makes of it.
         let queue = unsafe {
-            bindings::alloc_workqueue_noprof(c"%s".as_char_ptr(), FLAGS, 0, name.as_char_ptr())
+            bindings::alloc_workqueue_noprof(c"%s".as_char_ptr(), flags, 0, name.as_char_ptr())
         };
         // INVARIANT: Just allocated.
         let queue = Self {

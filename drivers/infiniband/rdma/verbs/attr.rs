@@ -70,6 +70,31 @@ pub enum AtomicCap {
     Glob = bindings::ib_atomic_cap_IB_ATOMIC_GLOB,
 }
 
+/// What works on memory that is paged on demand; C: `enum ib_odp_transport_cap_bits`.
+pub mod odp_cap {
+    use crate::bindings;
+
+    pub const SEND: u32 = bindings::ib_odp_transport_cap_bits_IB_ODP_SUPPORT_SEND;
+    pub const RECV: u32 = bindings::ib_odp_transport_cap_bits_IB_ODP_SUPPORT_RECV;
+    pub const WRITE: u32 = bindings::ib_odp_transport_cap_bits_IB_ODP_SUPPORT_WRITE;
+    pub const READ: u32 = bindings::ib_odp_transport_cap_bits_IB_ODP_SUPPORT_READ;
+    pub const ATOMIC: u32 = bindings::ib_odp_transport_cap_bits_IB_ODP_SUPPORT_ATOMIC;
+    pub const SRQ_RECV: u32 = bindings::ib_odp_transport_cap_bits_IB_ODP_SUPPORT_SRQ_RECV;
+    pub const FLUSH: u32 = bindings::ib_odp_transport_cap_bits_IB_ODP_SUPPORT_FLUSH;
+    pub const ATOMIC_WRITE: u32 = bindings::ib_odp_transport_cap_bits_IB_ODP_SUPPORT_ATOMIC_WRITE;
+}
+
+/// What works on memory that is paged on demand, of [`odp_cap`]; C: `struct ib_odp_caps`.
+///
+/// That the device has such memory, of the whole address space too, goes with it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OdpCaps {
+    pub rc: u32,
+    pub uc: u32,
+    pub ud: u32,
+    pub xrc: u32,
+}
+
 /// Attributes of a device; C: `struct ib_device_attr`.
 ///
 /// What is not here is zero; that users may delete the device is set for all devices.
@@ -107,6 +132,8 @@ pub struct DeviceAttr {
     pub max_srq_sge: u32,
     pub max_fast_reg_page_list_len: u32,
     pub max_pkeys: u16,
+    /// Memory is paged on demand.
+    pub odp: Option<OdpCaps>,
     pub local_ca_ack_delay: u8,
 }
 
@@ -125,6 +152,16 @@ impl DeviceAttr {
         attr.max_qp_wr = self.max_qp_wr;
         attr.device_cap_flags = self.device_cap_flags;
         attr.kernel_cap_flags = u64::from(bindings::ib_kernel_cap_flags_IBK_ALLOW_USER_UNREG);
+        if let Some(odp) = self.odp {
+            attr.kernel_cap_flags |= u64::from(bindings::ib_kernel_cap_flags_IBK_ON_DEMAND_PAGING);
+            attr.odp_caps.general_caps =
+                u64::from(bindings::ib_odp_general_cap_bits_IB_ODP_SUPPORT)
+                    | u64::from(bindings::ib_odp_general_cap_bits_IB_ODP_SUPPORT_IMPLICIT);
+            attr.odp_caps.per_transport_caps.rc_odp_caps = odp.rc;
+            attr.odp_caps.per_transport_caps.uc_odp_caps = odp.uc;
+            attr.odp_caps.per_transport_caps.ud_odp_caps = odp.ud;
+            attr.odp_caps.per_transport_caps.xrc_odp_caps = odp.xrc;
+        }
         attr.max_send_sge = self.max_send_sge;
         attr.max_recv_sge = self.max_recv_sge;
         attr.max_sge_rd = self.max_sge_rd;

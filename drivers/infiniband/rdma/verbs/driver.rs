@@ -67,12 +67,16 @@ use super::{
     wc::WcSink,
     wr::{
         RecvWr,
-        SendWr, //
+        SendWr,
+        Sge, //
     },
 };
 use crate::{
     udata::Udata,
-    umem::KernelMemory, //
+    umem::{
+        Fault,
+        KernelMemory, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -481,6 +485,25 @@ pub trait Driver: Sized + Send + Sync + 'static {
         access: u32,
         memory: KernelMemory,
     ) -> Result<NewMr<impl PinInit<Self::Mr, Error>>>;
+
+    /// Brings in memory that is paged on demand: before this returns if `wait`, else soon or not at all.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `EINVAL` or `EPERM` for what the keys and ranges do not allow; if `wait`, those of
+    /// [`OdpUmem::fault`].
+    ///
+    /// [`OdpUmem::fault`]: crate::umem::OdpUmem::fault
+    fn advise_mr(
+        pd: &Pd<Self>,
+        fault: Fault,
+        wait: bool,
+        list: impl Iterator<Item = Sge>,
+    ) -> Result;
 
     /// Makes a region for fast registration with at most `max_pages` pages, for a kernel user. It is
     /// not valid until it is registered by a work request.

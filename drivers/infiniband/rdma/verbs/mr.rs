@@ -7,12 +7,16 @@
 
 use super::{
     ucontext::Ucontext,
+    wr::sges,
     Driver,
     Pd, //
 };
 use crate::{
     bindings,
-    umem::KernelMemory, //
+    umem::{
+        Fault,
+        KernelMemory, //
+    }, //
 };
 use core::marker::PhantomData;
 use kernel::{
@@ -316,6 +320,44 @@ impl<D: Driver> VTable<D> {
         // SAFETY: By the safety requirement.
         let this = unsafe { Mr::<D>::from_raw(mr) };
         from_result(|| D::map_page(this, addr).map(|()| 0))
+    }
+
+    /// `ib_device_ops.advise_mr`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `uverbs_std_types_mr.c` and `verbs.c:ib_advise_mr`: `pd` is live, `list` has `count`
+    /// elements.
+    pub(super) unsafe extern "C" fn advise(
+        pd: *mut bindings::ib_pd,
+        advice: bindings::ib_uverbs_advise_mr_advice,
+        flags: u32,
+        list: *mut bindings::ib_sge,
+        count: u32,
+        _attrs: *mut bindings::uverbs_attr_bundle,
+    ) -> c_int {
+        const FLUSH: u32 = bindings::ib_uverbs_advise_mr_flag_IB_UVERBS_ADVISE_MR_FLAG_FLUSH;
+        from_result(|| {
+            let fault = match advice {
+                bindings::ib_uverbs_advise_mr_advice_IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH => Fault::Read,
+                bindings::ib_uverbs_advise_mr_advice_IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE => {
+                    Fault::Write
+                }
+                bindings::ib_uverbs_advise_mr_advice_IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => {
+                    Fault::Present
+                }
+                _ => return Err(EOPNOTSUPP),
+            };
+            if flags & !FLUSH != 0 {
+                return Err(EINVAL);
+            }
+            // SAFETY: `pd` is live by the safety requirement.
+            let pd = unsafe { Pd::<D>::from_raw(pd) };
+            // SAFETY: The elements are there by the safety requirement.
+            let list = unsafe { sges(list, c_int::try_from(count)?) };
+            D::advise_mr(pd, fault, flags & FLUSH != 0, list)?;
+            Ok(0)
+        })
     }
 
     /// `ib_device_ops.dereg_mr`.

@@ -57,6 +57,7 @@ impl<D: Driver> Ops<D> {
         } else {
             Some(stats::VTable::<D>::alloc_hw_port_stats)
         },
+        advise_mr: Some(mr::VTable::<D>::advise),
         alloc_mr: Some(mr::VTable::<D>::alloc),
         alloc_mw: Some(mw::VTable::<D>::alloc),
         alloc_pd: Some(pd::VTable::<D>::alloc),

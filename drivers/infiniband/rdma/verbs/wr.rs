@@ -47,7 +47,7 @@ pub struct Sge {
 /// # Safety
 ///
 /// `list` must be valid for reads of `count` elements for the lifetime `'a`, or `count` not positive.
-unsafe fn sges<'a>(
+pub(super) unsafe fn sges<'a>(
     list: *const bindings::ib_sge,
     count: c_int,
 ) -> impl ExactSizeIterator<Item = Sge> + Clone + 'a {

@@ -67,6 +67,8 @@ pub(crate) enum PortCounter {
     DropIpOptions,
     SentMulticast,
     ReceivedMulticast,
+    PageFaults,
+    DropPageFault,
 }
 
 /// Names of the driver's own counters, in the order of [`PortCounter`].
@@ -83,9 +85,11 @@ const PORT: [&CStr; PORT_COUNT] = [
     c"drop_ip_options",
     c"sent_mcast_pkts",
     c"rcvd_mcast_pkts",
+    c"page_faults",
+    c"drop_page_fault",
 ];
 
-const PORT_COUNT: usize = PortCounter::ReceivedMulticast as usize + 1;
+const PORT_COUNT: usize = PortCounter::DropPageFault as usize + 1;
 const PARSE_FIRST: usize = PORT_COUNT;
 const PROTOCOL_FIRST: usize = PARSE_FIRST + Error::COUNT;
 const COUNT: usize = PROTOCOL_FIRST + Counter::COUNT;

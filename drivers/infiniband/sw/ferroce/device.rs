@@ -4,9 +4,11 @@
 use kernel::prelude::*;
 use rdma::verbs::{
     device_cap,
+    odp_cap,
     AtomicCap,
     Device,
     DeviceAttr,
+    OdpCaps,
     PhysState,
     PortAttr,
     PortState, //
@@ -63,6 +65,7 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
         max_cqe: limits::MAX_CQE,
         max_mr: limits::MAX_MR,
         max_mw: limits::MAX_MR,
+        odp: Some(odp_caps()),
         max_fast_reg_page_list_len: limits::MAX_FAST_PAGES,
         max_pd: limits::MAX_PD,
         max_qp_rd_atom: u32::from(MAX_RD_ATOMIC),
@@ -76,6 +79,21 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
         max_pkeys: 1,
         local_ca_ack_delay: 15,
         ..DeviceAttr::default()
+    }
+}
+
+/// What works on memory that is paged on demand: whatever a transport has.
+fn odp_caps() -> OdpCaps {
+    let messages = odp_cap::SEND | odp_cap::RECV | odp_cap::SRQ_RECV;
+    OdpCaps {
+        rc: messages
+            | odp_cap::WRITE
+            | odp_cap::READ
+            | odp_cap::ATOMIC
+            | odp_cap::FLUSH
+            | odp_cap::ATOMIC_WRITE,
+        ud: messages,
+        ..OdpCaps::default()
     }
 }
 

@@ -26,6 +26,7 @@ use rdma::{
 pub(crate) struct Shared {
     listeners: Arc<Listeners>,
     workqueue: Arc<WorkQueue>,
+    pagers: Arc<WorkQueue>,
 }
 
 impl Shared {
@@ -36,6 +37,7 @@ impl Shared {
         Ok(Self {
             listeners: Listeners::new()?,
             workqueue: WorkQueue::new(c"ferroce")?,
+            pagers: WorkQueue::new_slow(c"ferroce_pager")?,
         })
     }
 }
@@ -53,12 +55,17 @@ impl LinkDriver for Ferroce {
             pr_err!("{name:?}: the interface has a device already\n");
             return Err(EEXIST);
         }
-        let port = Port::open(netdev, shared.listeners.clone(), shared.workqueue.clone())
-            .inspect_err(|error| {
-                if *error == EADDRINUSE {
-                    pr_err!("{name:?}: UDP port 4791 is taken in this network namespace\n");
-                }
-            })?;
+        let port = Port::open(
+            netdev,
+            shared.listeners.clone(),
+            shared.workqueue.clone(),
+            shared.pagers.clone(),
+        )
+        .inspect_err(|error| {
+            if *error == EADDRINUSE {
+                pr_err!("{name:?}: UDP port 4791 is taken in this network namespace\n");
+            }
+        })?;
         let vectors = rdma::num_possible_cpus();
         Device::<Self>::register(name, netdev, node_guid(netdev), vectors, Ok(port.clone()))
             .inspect_err(|_| port.close())?;

@@ -10,8 +10,7 @@
 use crate::{
     counters::PortCounter,
     crc,
-    port::Port,
-    qp::InboundPacket, //
+    port::Port, //
 };
 use kernel::{
     new_mutex,
@@ -80,13 +79,13 @@ impl UdpReceive for Listener {
     fn receive(&self, packet: RxPacket) {
         let rcu = rcu::read_lock();
         if let Some(port) = self.port(&rcu, &packet) {
-            dispatch(&port, &rcu, &packet);
+            dispatch(&port, &rcu, packet);
         }
     }
 }
 
 /// Hands a packet to its QP: cheap checks first, then the ICRC, then the QP's state.
-fn dispatch(port: &Port, rcu: &rcu::Guard, packet: &RxPacket) {
+fn dispatch(port: &Port, rcu: &rcu::Guard, packet: RxPacket) {
     let counters = &port.counters;
     let bytes = packet.payload();
     if packet.has_options() {
@@ -113,15 +112,7 @@ fn dispatch(port: &Port, rcu: &rcu::Guard, packet: &RxPacket) {
     if packet.ip().is_multicast() {
         counters.add(PortCounter::ReceivedMulticast, 1);
     }
-    let start = parsed.payload_offset as usize;
-    let end = start.saturating_add(parsed.payload_len as usize);
-    let inbound = InboundPacket {
-        payload: bytes.get(start..end).unwrap_or_default(),
-        ip: packet.ip(),
-        vlan: packet.vlan_id(),
-        source_mac: packet.src_mac(),
-    };
-    qp.receive(&parsed, &inbound);
+    qp.receive(packet, &parsed);
 }
 
 struct Socket {

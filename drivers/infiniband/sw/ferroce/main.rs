@@ -25,6 +25,7 @@ mod link;
 mod listener;
 mod port;
 mod posted;
+mod prefetch;
 mod qp;
 mod queue;
 mod receives;

@@ -14,6 +14,7 @@ use crate::{
         Listener,
         Listeners, //
     },
+    prefetch::Prefetcher,
     qp::QueuePair,
     region::Memory, //
 };
@@ -78,6 +79,10 @@ pub(crate) struct Port {
     pub(crate) pd_numbers: Arc<IdPool>,
     pub(crate) counters: Counters,
     pub(crate) workqueue: Arc<WorkQueue>,
+    /// For work that waits for pages of programs.
+    pub(crate) pagers: Arc<WorkQueue>,
+    /// Advice about memory.
+    pub(crate) prefetcher: Prefetcher,
     ifindex: u32,
     /// Number of the next QP, for [`crate::region::Accessor`].
     qp_serial: Atomic<u64>,
@@ -106,6 +111,7 @@ impl Port {
         netdev: &NetDevice,
         listeners: Arc<Listeners>,
         workqueue: Arc<WorkQueue>,
+        pagers: Arc<WorkQueue>,
     ) -> Result<Arc<Self>> {
         let port = Arc::pin_init(
             try_pin_init!(Self {
@@ -124,6 +130,8 @@ impl Port {
                 pd_numbers: IdPool::new_shared(limits::MAX_PD)?,
                 counters: Counters::new()?,
                 workqueue,
+                prefetcher: Prefetcher::new(&pagers)?,
+                pagers,
                 ifindex: netdev.ifindex(),
                 qp_serial: Atomic::new(0),
                 mtu: Atomic::new(roce_mtu(netdev.mtu()).code()),

@@ -13,7 +13,9 @@
 //! QP from the table and waits for readers, marks it dead, and shuts the timer and the work item
 //! down, which waits for them. Packets in flight hold nothing of ours.
 
+mod fault;
 mod fetch;
+mod memory;
 mod receiver;
 mod sends;
 mod transmit;
@@ -21,12 +23,15 @@ mod world;
 
 use crate::{
     completion::CompletionQueue,
-    counters::PortCounter,
     error::errno,
     port::Port,
     posted::Posted,
     receives::ReceiveQueue,
     region::Accessor, //
+};
+use fault::{
+    Faults,
+    Pager, //
 };
 use kernel::{
     prelude::*,
@@ -40,7 +45,10 @@ use kernel::{
     }, //
 };
 use rdma::{
-    net::Flow,
+    net::{
+        Flow,
+        RxPacket, //
+    },
     sync::{
         SpinLockBh,
         Timer,
@@ -88,7 +96,6 @@ pub(crate) use fetch::{
     UserSends, //
     MAX_MESSAGE,
 };
-pub(crate) use world::Inbound as InboundPacket;
 
 /// The protocol state with storage from this driver.
 pub(crate) type Core = Qp<KVVec<SendWqe>, KVVec<ReadSlot>>;
@@ -147,6 +154,7 @@ struct Io {
     dead: bool,
     /// Present interval of looking for late receives, in nanoseconds.
     late_interval: u64,
+    faults: Faults,
 }
 
 struct State {
@@ -173,6 +181,7 @@ pub(crate) struct QueuePair {
     flushing: Atomic<bool>,
     timer: Timer<QueuePair>,
     work: Work<QueuePair>,
+    pager: Work<Pager>,
     #[pin]
     state: SpinLockBh<State>,
 }
@@ -211,6 +220,7 @@ impl QueuePair {
                 transmitting: false,
                 dead: false,
                 late_interval: LATE_RECEIVE_NS,
+                faults: Faults::default(),
             },
         };
         let accessor = Accessor {
@@ -218,6 +228,7 @@ impl QueuePair {
             qp: parts.port.next_qp_serial(),
         };
         let work = Work::new(&parts.port.workqueue)?;
+        let pager = Work::new(&parts.port.pagers)?;
         let qp = Arc::pin_init(
             try_pin_init!(Self {
                 port: parts.port,
@@ -234,10 +245,13 @@ impl QueuePair {
                 flushing: Atomic::new(false),
                 timer: Timer::new()?,
                 work,
+                pager,
                 state <- rdma::new_spinlock_bh!(state, "ferroce_qp"),
             }? Error),
             GFP_KERNEL,
         )?;
+        let pager = Arc::new(Pager(qp.clone()), GFP_KERNEL)?;
+        qp.pager.attach(pager);
         qp.timer.attach(qp.clone());
         qp.work.attach(qp.clone());
         Ok(qp)
@@ -261,11 +275,12 @@ impl QueuePair {
     ///
     /// # Context
     ///
-    /// Process context, sleeps until the timer and the work item are done.
+    /// Process context, sleeps until the timer and the work items are done.
     pub(crate) fn shut_down(&self) {
         self.state.lock().io.dead = true;
         self.timer.shutdown();
         self.work.shutdown();
+        self.pager.shutdown();
     }
 
     /// Looks for posted sends and carries them out.
@@ -290,14 +305,24 @@ impl QueuePair {
     /// # Context
     ///
     /// Softirq.
-    pub(crate) fn receive(&self, packet: &Packet, inbound: &Inbound<'_>) {
-        let _ = self.drive(BUDGET_INLINE, Some(inbound), |core, world| {
-            if self.kind.is_datagram() || world.is_from_peer(inbound) {
-                core.handle_packet(now(), packet, world);
-            } else {
-                self.port.counters.add(PortCounter::DropBadAddress, 1);
+    pub(crate) fn receive(&self, packet: RxPacket, parsed: &Packet) {
+        let inbound = Inbound::new(&packet, parsed);
+        let wait = self.drive(BUDGET_INLINE, Some(&inbound), |core, world| {
+            if world.io.faults.is_stalled() {
+                return true;
+            }
+            self.take_in(core, world, parsed, &inbound);
+            match world.fault.take() {
+                Some(fault) => {
+                    world.io.faults.stall(fault);
+                    true
+                }
+                None => false,
             }
         });
+        if wait == Some(true) {
+            self.put_aside(packet);
+        }
     }
 
     /// Changes attributes; `av` is the new primary address vector if the mask has it,
@@ -507,5 +532,6 @@ impl Io {
         self.sends.discard(0);
         self.receives.discard();
         self.slots.clear();
+        self.faults.reset();
     }
 }

@@ -34,7 +34,9 @@ use kernel::{
 use rdma::{
     sync::RcuMap,
     umem::{
+        Fault,
         KernelMemory,
+        OdpUmem,
         Umem, //
     }, //
 };
@@ -64,6 +66,8 @@ pub(crate) use {
 pub(crate) enum Backing {
     /// Pinned pages of a process.
     User(Umem),
+    /// Pages of a process that come and go.
+    OnDemand(Pin<KBox<OdpUmem>>),
     /// All kernel memory (`get_dma_mr`); addresses are kernel virtual ones.
     Kernel(KernelMemory),
     /// Pages that a kernel user has registered.
@@ -75,20 +79,22 @@ impl Backing {
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
         match self {
             Self::User(umem) => umem.read(offset, buf),
+            Self::OnDemand(umem) => umem.read(offset, buf),
             Self::Kernel(memory) => memory.read(offset, buf),
             Self::Pages(pages) => pages.read(offset, buf),
         }
-        .map_err(|_| MemoryError::Fault)
+        .map_err(memory_error)
     }
 
     /// Copies in, from `offset` on; it is what [`access`] found.
     pub(crate) fn write(&self, offset: u64, buf: &[u8]) -> Result<(), MemoryError> {
         match self {
             Self::User(umem) => umem.write(offset, buf),
+            Self::OnDemand(umem) => umem.write(offset, buf),
             Self::Kernel(memory) => memory.write(offset, buf),
             Self::Pages(pages) => pages.write(offset, buf),
         }
-        .map_err(|_| MemoryError::Fault)
+        .map_err(memory_error)
     }
 
     /// Carries out an atomic operation and returns what was there before; `offset` is what
@@ -117,18 +123,49 @@ impl Backing {
     ) -> Result<T, MemoryError> {
         match self {
             Self::User(umem) => umem.with_word(offset, f),
+            Self::OnDemand(umem) => umem.with_word(offset, f),
             Self::Kernel(memory) => memory.with_word(offset, f),
             Self::Pages(pages) => pages.with_word(offset, f),
         }
-        .map_err(|_| MemoryError::Fault)
+        .map_err(memory_error)
+    }
+
+    /// Brings in `length` bytes at `offset`, if pages of this memory come and go.
+    ///
+    /// # Context
+    ///
+    /// Process context, sleeps for as long as that takes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`OdpUmem::fault`].
+    pub(crate) fn fault(&self, offset: u64, length: usize, fault: Fault) -> Result {
+        match self {
+            Self::OnDemand(umem) => umem.fault(offset, length, fault),
+            Self::User(_) | Self::Kernel(_) | Self::Pages(_) => Ok(()),
+        }
+    }
+
+    /// Whether pages of this memory come and go.
+    pub(crate) fn is_on_demand(&self) -> bool {
+        matches!(self, Self::OnDemand(_))
     }
 
     /// Whether it was made for writing as well.
-    fn is_writable(&self) -> bool {
+    pub(crate) fn is_writable(&self) -> bool {
         match self {
             Self::User(umem) => umem.is_writable(),
+            Self::OnDemand(umem) => umem.is_writable(),
             Self::Kernel(_) | Self::Pages(_) => true,
         }
+    }
+}
+
+/// What an error of a copy means.
+fn memory_error(error: Error) -> MemoryError {
+    match error {
+        EAGAIN => MemoryError::NotResident,
+        _ => MemoryError::Fault,
     }
 }
 
@@ -161,7 +198,7 @@ impl Memory {
 }
 
 /// On whose behalf memory is used.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) struct Accessor {
     /// Protection domain of the QP.
     pub(crate) pd: usize,
@@ -170,7 +207,7 @@ pub(crate) struct Accessor {
 }
 
 /// What somebody wants to do with memory.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) struct Request {
     /// The key that names it.
     pub(crate) key: u32,
@@ -210,6 +247,37 @@ pub(crate) fn access<T>(
             let region = region.ok_or(MemoryError::Access)?;
             f(&region.backing, region.check(who.pd, request)?)
         }),
+    }
+}
+
+/// Checks `request` of `who`, and returns the bytes of a region of a program and the offset in them.
+///
+/// # Context
+///
+/// Any.
+///
+/// # Errors
+///
+/// [`MemoryError::Access`] if it is not allowed, or names memory of another kind.
+pub(crate) fn locate(
+    table: &RcuMap<Memory>,
+    rcu: &rcu::Guard,
+    who: &Accessor,
+    request: &Request,
+) -> Result<(Arc<Backing>, u64), MemoryError> {
+    let find = |request: &Request| {
+        let memory = table.get(rcu, index(request.key));
+        let region = memory.as_ref().and_then(|memory| memory.region());
+        let region = region.ok_or(MemoryError::Access)?;
+        let offset = region.check(who.pd, request)?;
+        Ok((region.backing.clone(), offset))
+    };
+    let memory = table
+        .get(rcu, index(request.key))
+        .ok_or(MemoryError::Access)?;
+    match &*memory {
+        Memory::Window(window) => window.access(who, request, find),
+        Memory::Region(_) | Memory::Fast(_) => find(request),
     }
 }
 
@@ -306,10 +374,13 @@ impl Region {
     /// # Errors
     ///
     /// `EACCES` if the memory was made for reading only and that does not do any more
-    /// (`umem.c:ib_umem_check_rereg`).
+    /// (`umem.c:ib_umem_check_rereg`), `EINVAL` if it should become paged on demand, or pinned.
     pub(crate) fn altered(&self, pd: usize, access: u32) -> Result<Self> {
         if access & access::WRITABLE != 0 && !self.backing.is_writable() {
             return Err(EACCES);
+        }
+        if (access & access::ON_DEMAND != 0) != self.backing.is_on_demand() {
+            return Err(EINVAL);
         }
         Self::new(
             self.key,
@@ -348,7 +419,9 @@ impl Region {
                 .checked_add(length)
                 .map(|_| va)
                 .ok_or(MemoryError::Access),
-            Backing::User(_) | Backing::Pages(_) => offset_in(self.iova, self.length, va, length),
+            Backing::User(_) | Backing::OnDemand(_) | Backing::Pages(_) => {
+                offset_in(self.iova, self.length, va, length)
+            }
         }
     }
 }
@@ -379,6 +452,8 @@ pub(crate) fn check_access(flags: u32) -> Result<u32> {
         | access::REMOTE_READ
         | access::REMOTE_ATOMIC
         | access::MW_BIND
+        | access::ON_DEMAND
+        | access::HUGETLB
         | access::FLUSH_GLOBAL
         | access::ZERO_BASED;
     if flags & !(known | access::OPTIONAL) != 0 {
@@ -386,6 +461,10 @@ pub(crate) fn check_access(flags: u32) -> Result<u32> {
     }
     let remote_change = access::REMOTE_WRITE | access::REMOTE_ATOMIC;
     if flags & remote_change != 0 && flags & access::LOCAL_WRITE == 0 {
+        return Err(EINVAL);
+    }
+    // The promise that pages are huge is for pages that come and go.
+    if flags & access::HUGETLB != 0 && flags & access::ON_DEMAND == 0 {
         return Err(EINVAL);
     }
     Ok(flags & known)

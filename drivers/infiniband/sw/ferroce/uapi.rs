@@ -276,6 +276,8 @@ pub(crate) mod access {
     pub(crate) const MW_BIND: u32 = 16;
     /// Addresses count from the start of the memory.
     pub(crate) const ZERO_BASED: u32 = 32;
+    pub(crate) const ON_DEMAND: u32 = 64;
+    pub(crate) const HUGETLB: u32 = 128;
     /// Rights for which the memory must be made for writing (`ib_access_writable`).
     pub(crate) const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
     pub(crate) const FLUSH_GLOBAL: u32 = 256;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The verbs: from the RDMA core to this driver's objects.
 
+mod advise;
 mod ah;
 mod cq;
 mod mr;
@@ -27,7 +28,10 @@ use kernel::{
 use rdma::{
     sync::Number,
     udata::Udata,
-    umem::KernelMemory,
+    umem::{
+        Fault,
+        KernelMemory, //
+    },
     verbs::{
         AddressVector,
         Ah,
@@ -57,6 +61,7 @@ use rdma::{
         QpNotifier,
         RecvWr,
         SendWr,
+        Sge,
         Srq,
         SrqAttr,
         SrqChange,
@@ -258,6 +263,15 @@ impl Driver for Ferroce {
         memory: KernelMemory,
     ) -> Result<NewMr<impl PinInit<mr::Registration, Error>>> {
         mr::all_memory(pd, access, memory)
+    }
+
+    fn advise_mr(
+        pd: &Pd<Self>,
+        fault: Fault,
+        wait: bool,
+        list: impl Iterator<Item = Sge>,
+    ) -> Result {
+        advise::advise(pd, fault, wait, list)
     }
 
     fn alloc_mr(

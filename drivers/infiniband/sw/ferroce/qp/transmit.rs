@@ -85,6 +85,9 @@ impl Turn {
     ///
     /// Under the QP's lock.
     pub(super) fn build(&mut self, core: &mut Core, world: &mut World<'_>, now: Instant) {
+        if world.io.faults.holds_transmission() {
+            return;
+        }
         for entry in &mut self.runs {
             let room = TURN_PACKETS.saturating_sub(self.queue.len());
             if room == 0 {
@@ -114,6 +117,15 @@ impl Turn {
             }
             match refused {
                 None => {}
+                Some(BuildError::Memory(MemoryError::NotResident)) => {
+                    core.put_back(&run, built);
+                    if let Some(fault) = world.fault.take() {
+                        world.io.faults.hold_transmission(fault);
+                        world.qp.pager.queue();
+                    }
+                    *entry = Some((run, built));
+                    return;
+                }
                 Some(BuildError::Memory(error)) => {
                     core.payload_failed(&run, built, error, world);
                 }

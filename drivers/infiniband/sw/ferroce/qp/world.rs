@@ -5,6 +5,7 @@
 //! called once the lock is dropped.
 
 use super::{
+    fault::PageFault,
     sends::Payload,
     Core,
     Io,
@@ -12,18 +13,13 @@ use super::{
 };
 use crate::{
     completion::CompletionQueue,
-    region::{
-        self,
-        Accessor,
-        Backing,
-        Request, //
-    },
-    uapi::{
-        access,
-        Sge, //
-    }, //
+    region,
+    uapi::access, //
 };
-use core::ops::Range;
+use core::{
+    cell::Cell,
+    ops::Range, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -36,7 +32,10 @@ use kernel::{
     }, //
 };
 use rdma::{
-    net::IpHeader,
+    net::{
+        IpHeader,
+        RxPacket, //
+    },
     verbs::{
         NetworkHeader,
         QpEvent as VerbsEvent,
@@ -74,6 +73,7 @@ use roce::{
     },
     wire::{
         Feth,
+        Packet,
         Selectivity, //
     },
     wqe::{
@@ -97,7 +97,19 @@ pub(crate) struct Inbound<'a> {
 /// Bytes of global route header in front of a received datagram.
 pub(crate) const GRH_BYTES: usize = 40;
 
-impl Inbound<'_> {
+impl<'a> Inbound<'a> {
+    /// What is known of `packet`, of which `parsed` was made.
+    pub(crate) fn new(packet: &'a RxPacket, parsed: &Packet) -> Self {
+        let start = parsed.payload_offset as usize;
+        let end = start.saturating_add(parsed.payload_len as usize);
+        Self {
+            payload: packet.payload().get(start..end).unwrap_or_default(),
+            ip: packet.ip(),
+            vlan: packet.vlan_id(),
+            source_mac: packet.src_mac(),
+        }
+    }
+
     /// The 40 bytes that stand for the GRH: an IPv6 header, or an IPv4 header in the last 20.
     fn grh(&self) -> [u8; GRH_BYTES] {
         let mut grh = [0u8; GRH_BYTES];
@@ -183,6 +195,8 @@ pub(super) struct World<'a> {
     /// The packet at hand, if any.
     inbound: Option<&'a Inbound<'a>>,
     effects: &'a mut Effects,
+    /// The last access met absent memory.
+    pub(super) fault: Cell<Option<PageFault>>,
 }
 
 impl<'a> World<'a> {
@@ -199,6 +213,7 @@ impl<'a> World<'a> {
             rcu,
             inbound,
             effects,
+            fault: Cell::new(None),
         }
     }
 
@@ -240,87 +255,6 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Runs `f` on the memory that `key` names, after checking key, domain, rights and bounds.
-    fn with_region<T>(
-        &self,
-        pd: usize,
-        key: u32,
-        va: u64,
-        length: u64,
-        rights: u32,
-        f: impl FnOnce(&Backing, u64) -> Result<T, MemoryError>,
-    ) -> Result<T, MemoryError> {
-        let request = Request {
-            key,
-            va,
-            length,
-            rights,
-        };
-        let who = Accessor {
-            pd,
-            ..self.qp.accessor
-        };
-        region::access(&self.qp.port.regions, self.rcu, &who, &request, f)
-    }
-
-    /// Writes `data` to the buffers in `list`, which are in the domain `pd`, `offset` bytes into them.
-    fn scatter(
-        &self,
-        pd: usize,
-        list: &[Sge],
-        offset: u64,
-        data: &[u8],
-    ) -> Result<(), MemoryError> {
-        for_chunks(list, offset, data.len(), |sge, va, range| {
-            let data = data.get(range).ok_or(MemoryError::Access)?;
-            let length = data.len() as u64;
-            let rights = access::LOCAL_WRITE;
-            self.with_region(pd, sge.lkey, va, length, rights, |region, at| {
-                region.write(at, data)
-            })
-        })
-    }
-
-    /// Fills `buf` from the buffers in `list`, from `offset` bytes into them on.
-    pub(super) fn gather(
-        &self,
-        list: &[Sge],
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<(), MemoryError> {
-        for_chunks(list, offset, buf.len(), |sge, va, range| {
-            let buf = buf.get_mut(range).ok_or(MemoryError::Access)?;
-            let length = buf.len() as u64;
-            self.with_region(
-                self.qp.accessor.pd,
-                sge.lkey,
-                va,
-                length,
-                0,
-                |region, at| region.read(at, buf),
-            )
-        })
-    }
-
-    /// Fills `buf` from memory that the peer reads.
-    pub(super) fn read_remote(
-        &self,
-        rkey: RKey,
-        va: u64,
-        buf: &mut [u8],
-    ) -> Result<(), MemoryError> {
-        let length = buf.len() as u64;
-        let rights = access::REMOTE_READ;
-        self.with_region(
-            self.qp.accessor.pd,
-            rkey.0,
-            va,
-            length,
-            rights,
-            |region, at| region.read(at, buf),
-        )
-    }
-
     fn payload(&self, range: Range<u32>) -> Result<&'a [u8], MemoryError> {
         self.inbound
             .and_then(|i| i.payload.get(range.start as usize..range.end as usize))
@@ -358,39 +292,6 @@ fn verbs_status(status: WcStatus) -> VerbsStatus {
         WcStatus::RetryExcErr => VerbsStatus::RetryExcErr,
         WcStatus::RnrRetryExcErr => VerbsStatus::RnrRetryExcErr,
     }
-}
-
-/// Calls `f` for each piece of `length` bytes that start `offset` bytes into the buffers of
-/// `list`: with the entry, the virtual address in it, and the range of the whole that it is.
-fn for_chunks(
-    list: &[Sge],
-    offset: u64,
-    length: usize,
-    mut f: impl FnMut(&Sge, u64, Range<usize>) -> Result<(), MemoryError>,
-) -> Result<(), MemoryError> {
-    let mut skip = offset;
-    let mut done = 0usize;
-    for sge in list {
-        if done >= length {
-            break;
-        }
-        let here = u64::from(sge.length);
-        if skip >= here {
-            skip = skip.wrapping_sub(here);
-            continue;
-        }
-        let room = here.wrapping_sub(skip);
-        let take = room.min(length.wrapping_sub(done) as u64) as usize;
-        let va = sge.addr.checked_add(skip).ok_or(MemoryError::Access)?;
-        let end = done.wrapping_add(take);
-        f(sge, va, done..end)?;
-        done = end;
-        skip = 0;
-    }
-    if done < length {
-        return Err(MemoryError::Access);
-    }
-    Ok(())
 }
 
 impl Env for World<'_> {

@@ -14,7 +14,8 @@ use crate::{
         FastRegion,
         Memory,
         Region, //
-    }, //
+    },
+    uapi::access, //
 };
 use kernel::{
     new_mutex,
@@ -27,6 +28,7 @@ use kernel::{
 use rdma::{
     umem::{
         KernelMemory,
+        OdpUmem,
         Umem, //
     },
     verbs::{
@@ -76,10 +78,16 @@ pub(super) fn register(
     Ok(registration(memory))
 }
 
-/// Pins what a region is to be made of.
+/// Pins what a region is to be made of, or gets ready to page it.
 fn pin(pd: &Pd<Ferroce>, at: &MrTranslation, access: u32) -> Result<Arc<Backing>> {
     at.start.checked_add(at.length).ok_or(EINVAL)?;
     at.virt_addr.checked_add(at.length).ok_or(EINVAL)?;
+    if access & access::ON_DEMAND != 0 {
+        let writable = access & access::WRITABLE != 0;
+        let umem = OdpUmem::new(at.start, at.length, writable)?;
+        let umem = KBox::pin_init(umem, GFP_KERNEL)?;
+        return Ok(Arc::new(Backing::OnDemand(umem), GFP_KERNEL)?);
+    }
     let umem = Umem::pin(pd.device(), at.start, usize::try_from(at.length)?, access)?;
     Ok(Arc::new(Backing::User(umem), GFP_KERNEL)?)
 }

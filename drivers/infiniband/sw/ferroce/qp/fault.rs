@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Memory that is not there: pages of regions that are paged on demand.
+//!
+//! Packets are built and handled under the QP's lock, where nobody can wait for a page. So what meets
+//! one that is absent is put aside, the QP's pager brings the page in, and it is done again:
+//!
+//! ```text
+//!   to be sent     put back; nothing is built until the pager has been there
+//!   came in        the packet is kept, and those that follow it; the pager hands them in again, in order
+//! ```
+//!
+//! The peer sees nothing of it but time. A page that cannot be had (not mapped, not to be written to) is
+//! noted as hopeless, and the access fails when it is made again.
+//!
+//! A fault may take as long as whatever is behind the page: the pager has a work item of its own on a queue
+//! of its own, so that only QPs that wait for pages wait.
+
+use super::{
+    now,
+    world::{
+        Inbound,
+        World, //
+    },
+    QueuePair,
+    State,
+    BUDGET_WORK, //
+};
+use crate::{
+    counters::PortCounter,
+    region::{
+        self,
+        Accessor,
+        Request, //
+    },
+    uapi::access, //
+};
+use core::cell::Cell;
+use kernel::{
+    prelude::*,
+    sync::{
+        rcu,
+        Arc, //
+    }, //
+};
+use rdma::{
+    net::RxPacket,
+    sync::WorkTarget,
+    umem::Fault, //
+};
+use roce::{
+    env::MemoryError,
+    wire::Packet, //
+};
+
+/// The most packets that wait for a page; what comes beyond is dropped, as if lost.
+const MAX_WAITING: usize = 512;
+
+/// An access that met absent memory.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(super) struct PageFault {
+    pub(super) who: Accessor,
+    pub(super) request: Request,
+}
+
+/// What of a QP waits for pages.
+#[derive(Default)]
+pub(super) struct Faults {
+    /// What the packets wait for.
+    receive: Option<PageFault>,
+    /// What transmission waits for.
+    transmit: Option<PageFault>,
+    /// Packets wait, or are being handed in again.
+    stalled: bool,
+    /// The packet whose turn it is.
+    current: Option<RxPacket>,
+    /// Those behind it.
+    waiting: KVec<RxPacket>,
+    /// Accesses that will not succeed: of packets, and of transmission.
+    hopeless: [Cell<Option<PageFault>>; 2],
+}
+
+impl Faults {
+    /// Whether packets are to wait.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled
+    }
+
+    /// Whether nothing is to be built.
+    pub(super) fn holds_transmission(&self) -> bool {
+        self.transmit.is_some()
+    }
+
+    /// The packet at hand waits for a page; so do those that follow.
+    pub(super) fn stall(&mut self, fault: PageFault) {
+        self.receive = Some(fault);
+        self.stalled = true;
+    }
+
+    /// Transmission waits for a page.
+    pub(super) fn hold_transmission(&mut self, fault: PageFault) {
+        self.transmit = Some(fault);
+    }
+
+    /// Whether an access is known to fail. It is asked once.
+    pub(super) fn is_hopeless(&self, fault: &PageFault) -> bool {
+        let found = self.hopeless.iter().find(|cell| cell.get() == Some(*fault));
+        if let Some(cell) = found {
+            cell.set(None);
+        }
+        found.is_some()
+    }
+
+    /// Forgets what the QP waits for: it was reset. What waits is thrown away by whoever handles it.
+    pub(super) fn reset(&mut self) {
+        self.transmit = None;
+        self.current = None;
+        self.waiting.clear();
+        for cell in &self.hopeless {
+            cell.set(None);
+        }
+    }
+}
+
+/// How a fault ended.
+fn outcome(fault: &PageFault, result: Result) -> Option<PageFault> {
+    match result {
+        // The access is made again, and faults again if it has to.
+        Ok(()) | Err(EAGAIN | EBUSY) => None,
+        Err(_) => Some(*fault),
+    }
+}
+
+/// Serves the faults of a QP.
+pub(super) struct Pager(pub(super) Arc<QueuePair>);
+
+impl WorkTarget for Pager {
+    fn run(&self) {
+        self.0.serve_faults();
+    }
+}
+
+impl World<'_> {
+    /// Notes that an access met absent memory.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::NotResident`], or [`MemoryError::Access`] if the memory cannot be had.
+    pub(super) fn not_resident<T>(&self, fault: PageFault) -> Result<T, MemoryError> {
+        if self.io.faults.is_hopeless(&fault) {
+            return Err(MemoryError::Access);
+        }
+        self.fault.set(Some(fault));
+        Err(MemoryError::NotResident)
+    }
+}
+
+impl QueuePair {
+    /// Keeps a packet until the page that it waits for is there.
+    ///
+    /// # Context
+    ///
+    /// Softirq.
+    pub(super) fn put_aside(&self, packet: RxPacket) {
+        let mut packet = Some(packet);
+        {
+            let mut state = self.state.lock();
+            let io = &mut state.io;
+            if !io.dead && io.faults.waiting.len() < MAX_WAITING {
+                if let Some(packet) = packet.take() {
+                    // Out of memory, it is lost.
+                    let _ = io.faults.waiting.push(packet, GFP_ATOMIC);
+                }
+            }
+        }
+        if packet.is_some() {
+            self.port.counters.add(PortCounter::DropPageFault, 1);
+        }
+        self.pager.queue();
+    }
+
+    /// Brings in what the QP waits for, and goes on with what has waited.
+    ///
+    /// # Context
+    ///
+    /// Process context, sleeps for as long as a page fault takes.
+    fn serve_faults(&self) {
+        loop {
+            let (receive, transmit) = {
+                let state = self.state.lock();
+                let State { io, .. } = &*state;
+                if io.dead {
+                    return;
+                }
+                (io.faults.receive, io.faults.transmit)
+            };
+            let failed = [receive, transmit]
+                .map(|fault| fault.and_then(|fault| outcome(&fault, self.bring_in(&fault))));
+            let stalled = {
+                let mut state = self.state.lock();
+                let faults = &mut state.io.faults;
+                for (cell, failed) in faults.hopeless.iter().zip(failed) {
+                    cell.set(failed);
+                }
+                // Another one may have come up meanwhile.
+                if faults.receive == receive {
+                    faults.receive = None;
+                }
+                if faults.transmit == transmit {
+                    faults.transmit = None;
+                }
+                faults.stalled
+            };
+            if stalled {
+                self.replay();
+            }
+            let _ = self.drive(BUDGET_WORK, None, |_, _| ());
+            let state = self.state.lock();
+            let faults = &state.io.faults;
+            if faults.receive.is_none() && faults.transmit.is_none() && !faults.stalled {
+                return;
+            }
+        }
+    }
+
+    /// Brings the pages of one access in.
+    fn bring_in(&self, fault: &PageFault) -> Result {
+        let writes = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+        let kind = match fault.request.rights & writes {
+            0 => Fault::Read,
+            _ => Fault::Write,
+        };
+        let (backing, offset) = {
+            let rcu = rcu::read_lock();
+            // If it may not be accessed any more, that is found out when the access is made again.
+            match region::locate(&self.port.regions, &rcu, &fault.who, &fault.request) {
+                Ok(found) => found,
+                Err(_) => return Ok(()),
+            }
+        };
+        self.port.counters.add(PortCounter::PageFaults, 1);
+        backing.fault(offset, usize::try_from(fault.request.length)?, kind)
+    }
+
+    /// Hands in the packets that have waited, until one has to wait again.
+    fn replay(&self) {
+        loop {
+            let next = {
+                let mut state = self.state.lock();
+                let faults = &mut state.io.faults;
+                if faults.receive.is_some() {
+                    return;
+                }
+                let next = match faults.current.take() {
+                    Some(packet) => Some(packet),
+                    None => faults.waiting.remove(0).ok(),
+                };
+                if next.is_none() {
+                    // From here on packets are handled as they come.
+                    faults.stalled = false;
+                }
+                next
+            };
+            let Some(packet) = next else {
+                return;
+            };
+            let bytes = packet.payload();
+            let Ok(parsed) = Packet::parse(bytes, bytes.len()) else {
+                continue;
+            };
+            let inbound = Inbound::new(&packet, &parsed);
+            let again = self.drive(BUDGET_WORK, Some(&inbound), |core, world| {
+                self.take_in(core, world, &parsed, &inbound);
+                if let Some(fault) = world.fault.take() {
+                    world.io.faults.stall(fault);
+                    return true;
+                }
+                false
+            });
+            let mut state = self.state.lock();
+            if again == Some(true) {
+                state.io.faults.current = Some(packet);
+                return;
+            }
+            if let Some(cell) = state.io.faults.hopeless.first() {
+                cell.set(None);
+            }
+        }
+    }
+
+    /// Handles a packet, if it is for this connection.
+    pub(super) fn take_in(
+        &self,
+        core: &mut super::Core,
+        world: &mut World<'_>,
+        packet: &Packet,
+        inbound: &Inbound<'_>,
+    ) {
+        if self.kind.is_datagram() || world.is_from_peer(inbound) {
+            core.handle_packet(now(), packet, world);
+        } else {
+            self.port.counters.add(PortCounter::DropBadAddress, 1);
+        }
+    }
+}

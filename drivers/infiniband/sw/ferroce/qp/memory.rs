@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Copies between packets and memory: what keys and scatter-gather lists name.
+
+use super::{
+    fault::PageFault,
+    world::World, //
+};
+use crate::{
+    region::{
+        self,
+        Accessor,
+        Backing,
+        Request, //
+    },
+    uapi::{
+        access,
+        Sge, //
+    }, //
+};
+use core::ops::Range;
+use kernel::prelude::*;
+use roce::{
+    env::MemoryError,
+    types::RKey, //
+};
+
+impl World<'_> {
+    /// Runs `f` on the memory that `key` names, after checking key, domain, rights and bounds.
+    pub(super) fn with_region<T>(
+        &self,
+        pd: usize,
+        key: u32,
+        va: u64,
+        length: u64,
+        rights: u32,
+        f: impl FnOnce(&Backing, u64) -> Result<T, MemoryError>,
+    ) -> Result<T, MemoryError> {
+        let request = Request {
+            key,
+            va,
+            length,
+            rights,
+        };
+        let who = Accessor {
+            pd,
+            ..self.qp.accessor
+        };
+        match region::access(&self.qp.port.regions, self.rcu, &who, &request, f) {
+            Err(MemoryError::NotResident) => self.not_resident(PageFault { who, request }),
+            result => result,
+        }
+    }
+
+    /// Writes `data` to the buffers in `list`, which are in the domain `pd`, `offset` bytes into them.
+    pub(super) fn scatter(
+        &self,
+        pd: usize,
+        list: &[Sge],
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
+        for_chunks(list, offset, data.len(), |sge, va, range| {
+            let data = data.get(range).ok_or(MemoryError::Access)?;
+            let length = data.len() as u64;
+            let rights = access::LOCAL_WRITE;
+            self.with_region(pd, sge.lkey, va, length, rights, |region, at| {
+                region.write(at, data)
+            })
+        })
+    }
+
+    /// Fills `buf` from the buffers in `list`, from `offset` bytes into them on.
+    pub(super) fn gather(
+        &self,
+        list: &[Sge],
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        for_chunks(list, offset, buf.len(), |sge, va, range| {
+            let buf = buf.get_mut(range).ok_or(MemoryError::Access)?;
+            let length = buf.len() as u64;
+            self.with_region(
+                self.qp.accessor.pd,
+                sge.lkey,
+                va,
+                length,
+                0,
+                |region, at| region.read(at, buf),
+            )
+        })
+    }
+
+    /// Fills `buf` from memory that the peer reads.
+    pub(super) fn read_remote(
+        &self,
+        rkey: RKey,
+        va: u64,
+        buf: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        let length = buf.len() as u64;
+        let rights = access::REMOTE_READ;
+        self.with_region(
+            self.qp.accessor.pd,
+            rkey.0,
+            va,
+            length,
+            rights,
+            |region, at| region.read(at, buf),
+        )
+    }
+}
+
+/// Calls `f` for each piece of `length` bytes that start `offset` bytes into the buffers of
+/// `list`: with the entry, the virtual address in it, and the range of the whole that it is.
+fn for_chunks(
+    list: &[Sge],
+    offset: u64,
+    length: usize,
+    mut f: impl FnMut(&Sge, u64, Range<usize>) -> Result<(), MemoryError>,
+) -> Result<(), MemoryError> {
+    let mut skip = offset;
+    let mut done = 0usize;
+    for sge in list {
+        if done >= length {
+            break;
+        }
+        let here = u64::from(sge.length);
+        if skip >= here {
+            skip = skip.wrapping_sub(here);
+            continue;
+        }
+        let room = here.wrapping_sub(skip);
+        let take = room.min(length.wrapping_sub(done) as u64) as usize;
+        let va = sge.addr.checked_add(skip).ok_or(MemoryError::Access)?;
+        let end = done.wrapping_add(take);
+        f(sge, va, done..end)?;
+        done = end;
+        skip = 0;
+    }
+    if done < length {
+        return Err(MemoryError::Access);
+    }
+    Ok(())
+}
