@@ -39,12 +39,17 @@ impl<T> Requests<T> {
         })
     }
 
-    /// Stores a request.
+    /// Stores a request, whose list `fill` writes to the slot that it is given; it returns the
+    /// number of entries that it used.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the queue is full (as other drivers answer), `EINVAL` if the list is too long.
-    pub(crate) fn push(&mut self, request: T, sges: impl Iterator<Item = Sge>) -> Result {
+    /// `ENOMEM` if the queue is full (as other drivers answer); those of `fill`.
+    pub(crate) fn push(
+        &mut self,
+        request: T,
+        fill: impl FnOnce(&mut [Sge]) -> Result<usize>,
+    ) -> Result {
         if self.requests.is_full() {
             return Err(ENOMEM);
         }
@@ -53,11 +58,7 @@ impl<T> Requests<T> {
             .sges
             .get_mut(start..start.wrapping_add(self.max_sge))
             .ok_or(EINVAL)?;
-        let mut count = 0usize;
-        for sge in sges {
-            *list.get_mut(count).ok_or(EINVAL)? = sge;
-            count = count.wrapping_add(1);
-        }
+        let count = fill(list)?;
         self.requests.push((request, count))
     }
 
@@ -85,6 +86,22 @@ impl<T> Requests<T> {
     pub(crate) fn capacity(&self) -> usize {
         self.requests.capacity()
     }
+}
+
+/// Copies `sges` to the slot of a request, of which it may use `max` entries. Returns their number.
+///
+/// # Errors
+///
+/// `EINVAL` if there are more.
+pub(crate) fn copy_list(
+    to: &mut [Sge],
+    max: usize,
+    sges: impl ExactSizeIterator<Item = Sge>,
+) -> Result<usize> {
+    let count = sges.len();
+    let to = to.get_mut(..count).filter(|_| count <= max).ok_or(EINVAL)?;
+    to.iter_mut().zip(sges).for_each(|(to, sge)| *to = sge);
+    Ok(count)
 }
 
 /// [`Requests`] under a lock of their own.
@@ -115,8 +132,12 @@ impl<T> Posted<T> {
     /// # Errors
     ///
     /// Those of [`Requests::push`].
-    pub(crate) fn push(&self, request: T, sges: impl Iterator<Item = Sge>) -> Result {
-        self.requests.lock().push(request, sges)
+    pub(crate) fn push(
+        &self,
+        request: T,
+        fill: impl FnOnce(&mut [Sge]) -> Result<usize>,
+    ) -> Result {
+        self.requests.lock().push(request, fill)
     }
 
     /// Takes the oldest request, as [`Requests::pop`].

@@ -91,11 +91,13 @@ use world::{
 };
 
 pub(crate) use fetch::{
+    kernel_list_entries,
     KernelSend,
     SendSource,
     UserSends, //
     MAX_MESSAGE,
 };
+pub(crate) use sends::Payload;
 
 /// The protocol state with storage from this driver.
 pub(crate) type Core = Qp<KVVec<SendWqe>, KVVec<ReadSlot>>;
@@ -177,8 +179,8 @@ pub(crate) struct QueuePair {
     /// Sends of a kernel user, posted in any context.
     kernel_sends: Option<Arc<Posted<KernelSend>>>,
     receives: Arc<ReceiveQueue>,
-    /// The QP is in error, for those who may not take its lock.
-    flushing: Atomic<bool>,
+    /// Code of the state, for those who may not take the QP's lock.
+    state_code: Atomic<u32>,
     timer: Timer<QueuePair>,
     work: Work<QueuePair>,
     pager: Work<Pager>,
@@ -204,6 +206,7 @@ impl QueuePair {
             GFP_KERNEL,
         )?;
         let kernel_sends = parts.sends.kernel();
+        let list_entries = parts.sends.list_entries(&parts.caps);
         let mut core = Qp::new(parts.kind, parts.qpn, wqes, KVVec::new());
         if parts.receives.is_shared() {
             core.share_receives();
@@ -212,7 +215,7 @@ impl QueuePair {
             core,
             io: Io {
                 sends: parts.sends,
-                slots: Slots::new(in_flight, parts.caps.max_send_sge)?,
+                slots: Slots::new(in_flight, list_entries)?,
                 receives: Receiver::new(parts.receives.clone())?,
                 av: None,
                 flow: None,
@@ -242,7 +245,7 @@ impl QueuePair {
                 signal_all: parts.signal_all,
                 kernel_sends,
                 receives: parts.receives,
-                flushing: Atomic::new(false),
+                state_code: Atomic::new(QpState::Reset.code()),
                 timer: Timer::new()?,
                 work,
                 pager,
@@ -415,13 +418,19 @@ impl QueuePair {
         self.work.queue();
     }
 
-    /// Whether a posted receive is to be flushed at once.
+    /// The state, which may be changing. In [`QpState::Err`] whoever has posted calls
+    /// [`Self::kick`].
     ///
     /// # Context
     ///
     /// Any.
-    pub(crate) fn is_flushing(&self) -> bool {
-        self.flushing.load(Relaxed)
+    pub(crate) fn state(&self) -> QpState {
+        QpState::from_code(self.state_code.load(Relaxed)).unwrap_or(QpState::Err)
+    }
+
+    /// The sizes that the QP was made with.
+    pub(crate) fn caps(&self) -> &QpCaps {
+        &self.caps
     }
 
     /// Does `action` under the lock, `inbound` being the packet at hand if there is one, then sends and reports whatever became due by it; at most
@@ -448,6 +457,7 @@ impl QueuePair {
             }
             let mut world = World::new(self, io, &rcu, inbound, &mut effects);
             result = action(core, &mut world);
+            world.publish(core);
             if world.io.transmitting {
                 // Whoever has the turn looks again before it ends it.
                 world.settle(core);

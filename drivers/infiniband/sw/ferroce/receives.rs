@@ -8,7 +8,10 @@
 //! event is due, and the caller reports it once its own locks are dropped.
 
 use crate::{
-    posted::Requests,
+    posted::{
+        copy_list,
+        Requests, //
+    },
     queue::{
         Consumer,
         Ring, //
@@ -238,10 +241,11 @@ impl ReceiveQueue {
     ///
     /// `ENOMEM` if the queue is full, `EINVAL` for a list that is too long, or if user space posts
     /// here.
-    pub(crate) fn post(&self, wr_id: u64, sges: impl Iterator<Item = Sge>) -> Result {
+    pub(crate) fn post(&self, wr_id: u64, sges: impl ExactSizeIterator<Item = Sge>) -> Result {
+        let max = self.max_sge as usize;
         match &mut self.state.lock().source {
             Source::User(_) => Err(EINVAL),
-            Source::Kernel(requests) => requests.push(wr_id, sges),
+            Source::Kernel(requests) => requests.push(wr_id, |list| copy_list(list, max, sges)),
         }
     }
 

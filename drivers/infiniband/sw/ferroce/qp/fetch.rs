@@ -22,13 +22,15 @@ use crate::{
     uapi::{
         self,
         send_flags,
-        wr_opcode, //
+        wr_opcode,
+        Sge, //
     }, //
 };
 use kernel::{
     prelude::*,
     sync::Arc, //
 };
+use rdma::verbs::QpCaps;
 use roce::{
     cqe::WcStatus,
     qp::state::{
@@ -60,9 +62,8 @@ use zerocopy::{
 /// The longest message (IBTA 9.7.7: 2^31 bytes).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
-/// A send of a kernel user: the WQE, for a datagram its address, and the operands of a local
-/// operation.
-pub(crate) type KernelSend = (SendWqe, Option<Arc<AddressHandle>>, Option<Operands>);
+/// A send of a kernel user: the WQE, for a datagram its address, and where its payload is.
+pub(crate) type KernelSend = (SendWqe, Option<Arc<AddressHandle>>, Payload);
 
 /// Where send WQEs come from.
 pub(crate) enum SendSource {
@@ -97,6 +98,14 @@ impl SendSource {
         match self {
             Self::User(_) => None,
             Self::Kernel(queue) => Some(queue.clone()),
+        }
+    }
+
+    /// Entries that the list of a send may fill: inline data of a kernel user is kept in their place.
+    pub(crate) fn list_entries(&self, caps: &QpCaps) -> u32 {
+        match self {
+            Self::User(_) => caps.max_send_sge,
+            Self::Kernel(_) => kernel_list_entries(caps),
         }
     }
 
@@ -146,6 +155,12 @@ impl SendSource {
     }
 }
 
+/// Entries in the slot of a kernel user's send, for its list or its inline data.
+pub(crate) fn kernel_list_entries(caps: &QpCaps) -> u32 {
+    let inline = caps.max_inline_data.div_ceil(size_of::<Sge>() as u32);
+    caps.max_send_sge.max(inline)
+}
+
 impl World<'_> {
     /// Whether a send could be fetched now.
     pub(super) fn can_fetch(&self, core: &Core) -> bool {
@@ -172,11 +187,10 @@ impl World<'_> {
         let io = &mut *self.io;
         match &mut io.sends {
             SendSource::Kernel(queue) => {
-                let ((mut wqe, address, operands), count) = queue.pop(io.slots.list_mut(slot)?)?;
+                let ((mut wqe, address, payload), count) = queue.pop(io.slots.list_mut(slot)?)?;
                 if let SendOp::Datagram { qkey, .. } = &mut wqe.op {
                     *qkey = effective_qkey(*qkey, core);
                 }
-                let payload = operands.map_or(Payload::List, Payload::Local);
                 io.slots.set(slot, payload, count as u32, address);
                 Some(wqe)
             }

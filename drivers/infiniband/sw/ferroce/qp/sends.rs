@@ -23,6 +23,8 @@ pub(crate) enum Payload {
     List,
     /// In the user's ring, in the slot with this index.
     Inline(u32),
+    /// Its bytes are where the scatter-gather list would be, in as many entries as they fill.
+    Stored,
     /// None: these are the operands of a local operation.
     Local(Operands),
 }

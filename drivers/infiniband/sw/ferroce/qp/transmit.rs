@@ -35,6 +35,7 @@ use roce::{
     types::Instant,
     wire::ICRC_LEN, //
 };
+use zerocopy::IntoBytes;
 
 /// The most packets in one turn: what is built in one go under the lock.
 const TURN_PACKETS: usize = 64;
@@ -285,6 +286,13 @@ fn read_payload(
                     .sends
                     .read_inline(index, at, buf)
                     .map_err(|_| MemoryError::Fault),
+                Payload::Stored => {
+                    let stored = world.io.slots.list(slot).as_bytes();
+                    let end = (at as usize).saturating_add(buf.len());
+                    let stored = stored.get(at as usize..end).ok_or(MemoryError::Fault)?;
+                    buf.copy_from_slice(stored);
+                    Ok(())
+                }
                 Payload::Local(_) => Err(MemoryError::Fault),
                 Payload::List => world.gather(world.io.slots.list(slot), u64::from(at), buf),
             }

@@ -217,13 +217,20 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Tells the state to those who post without the QP's lock. Before the queues are looked at:
+    /// then whoever posts after that look sees the state, by the lock of the queue.
+    pub(super) fn publish(&self, core: &Core) {
+        let state = core.state().code();
+        if self.qp.state_code.load(Relaxed) != state {
+            self.qp.state_code.store(state, Relaxed);
+        }
+    }
+
     /// What follows every step: slots go back to user space, the timer is set.
     pub(super) fn settle(&mut self, core: &Core) {
         self.io.sends.release(core.retired());
+        self.publish(core);
         let flushing = core.state() == QpState::Err;
-        if self.qp.flushing.load(Relaxed) != flushing {
-            self.qp.flushing.store(flushing, Relaxed);
-        }
         let mut next = core.poll_timeout();
         if flushing && self.io.receives.comes_without_doorbell() {
             // Receives that are posted from now on come without a doorbell.
@@ -422,7 +429,7 @@ impl Env for World<'_> {
             Payload::Local(operands) => {
                 region::operate(&qp.port.regions, self.rcu, &qp.accessor, &operands)
             }
-            Payload::List | Payload::Inline(_) => Err(MemoryError::Fault),
+            Payload::List | Payload::Inline(_) | Payload::Stored => Err(MemoryError::Fault),
         }
     }
 

@@ -6,7 +6,11 @@
 
 use crate::{
     device::Ferroce,
-    qp::QueuePair,
+    posted::copy_list,
+    qp::{
+        Payload,
+        QueuePair, //
+    },
     receives::ReceiveQueue,
     region::{
         Operands,
@@ -24,6 +28,7 @@ use rdma::verbs::{
     Sge, //
 };
 use roce::{
+    qp::state::QpState,
     types::{
         QKey,
         Qpn,
@@ -36,6 +41,7 @@ use roce::{
         SendWqe, //
     }, //
 };
+use zerocopy::IntoBytes;
 
 /// Takes a send request.
 ///
@@ -45,16 +51,15 @@ use roce::{
 ///
 /// # Errors
 ///
-/// `ENOMEM` if the queue is full; `EINVAL` for a list or a message that is too long, and for what
-/// does not go with the type of the QP; `EOPNOTSUPP` for operations that this driver does not have.
+/// `ENOMEM` if the queue is full; `EINVAL` before RTS, for a list, inline data or a message that is
+/// too long, and for what does not go with the type of the QP; `EOPNOTSUPP` for operations that this driver does not have.
 pub(super) fn send(qp: &QueuePair, wr: &SendWr<'_, Ferroce>) -> Result {
     let queue = qp.kernel_sends().ok_or(EINVAL)?;
-    let flags = wr.flags();
-    if flags & send_flags::INLINE != 0 {
-        // None was promised when the QP was made.
+    if !qp.state().may_post_send() {
         return Err(EINVAL);
     }
-    let mut operands = None;
+    let flags = wr.flags();
+    let mut payload = Payload::List;
     let (op, address) = match wr.op()? {
         WrOp::Send => (SendOp::Send, None),
         WrOp::SendImm(imm) => (SendOp::SendImm(imm), None),
@@ -98,12 +103,12 @@ pub(super) fn send(qp: &QueuePair, wr: &SendWr<'_, Ferroce>) -> Result {
         ),
         WrOp::FetchAdd { remote, add } => (atomic(remote, AtomicOp::FetchAdd(add)), None),
         WrOp::LocalInv(key) => {
-            operands = Some(Operands::Invalidate(key));
+            payload = Payload::Local(Operands::Invalidate(key));
             (SendOp::Local(LocalOp::Invalidate), None)
         }
         WrOp::RegMr { mr, key, access } => {
             let (iova, length) = mr.mapped();
-            operands = Some(Operands::Register(Register {
+            payload = Payload::Local(Operands::Register(Register {
                 region: mr.drv().key(),
                 key,
                 access,
@@ -119,19 +124,35 @@ pub(super) fn send(qp: &QueuePair, wr: &SendWr<'_, Ferroce>) -> Result {
     if qp.kind().is_datagram() != address.is_some() {
         return Err(EINVAL);
     }
+    if flags & send_flags::INLINE != 0 {
+        payload = match op {
+            SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::Local(_) => return Err(EINVAL),
+            _ => Payload::Stored,
+        };
+    }
     let length = wr
         .sges()
         .fold(0u64, |sum, sge| sum.saturating_add(u64::from(sge.length)));
     let length = u32::try_from(length)
         .ok()
         .filter(|length| *length <= crate::qp::MAX_MESSAGE)
-        .filter(|length| *length == 0 || operands.is_none())
+        .filter(|length| *length == 0 || !matches!(payload, Payload::Local(_)))
         .ok_or(EINVAL)?;
     let mut wqe = SendWqe::new(wr.wr_id(), op, length);
     wqe.signaled = qp.signals_all() || flags & send_flags::SIGNALED != 0;
     wqe.solicited = flags & send_flags::SOLICITED != 0;
     wqe.fence = flags & send_flags::FENCE != 0;
-    queue.push((wqe, address, operands), wr.sges().map(convert))?;
+    let caps = qp.caps();
+    queue.push((wqe, address, payload), |list| match payload {
+        Payload::Stored => {
+            let room = list.as_mut_bytes().get_mut(..caps.max_inline_data as usize);
+            let bytes = wr.copy_inline(room.ok_or(EINVAL)?)?;
+            Ok(bytes.div_ceil(size_of::<uapi::Sge>()))
+        }
+        Payload::List | Payload::Inline(_) | Payload::Local(_) => {
+            copy_list(list, caps.max_send_sge as usize, wr.sges().map(convert))
+        }
+    })?;
     qp.kick();
     Ok(())
 }
@@ -144,15 +165,16 @@ pub(super) fn send(qp: &QueuePair, wr: &SendWr<'_, Ferroce>) -> Result {
 ///
 /// # Errors
 ///
-/// `ENOMEM` if the queue is full, `EINVAL` for a list that is too long, or if the QP takes its
-/// receives from a shared queue.
+/// `ENOMEM` if the queue is full, `EINVAL` in RESET, for a list that is too long, or if the QP takes
+/// its receives from a shared queue.
 pub(super) fn receive(qp: &QueuePair, wr: &RecvWr<'_>) -> Result {
     let queue = qp.receives();
-    if queue.is_shared() {
+    if queue.is_shared() || qp.state() == QpState::Reset {
         return Err(EINVAL);
     }
     queue.post(wr.wr_id(), wr.sges().map(convert))?;
-    if qp.is_flushing() {
+    // Looked at after the post: whoever changes the state looks at the queue after that.
+    if qp.state() == QpState::Err {
         qp.kick();
     }
     Ok(())

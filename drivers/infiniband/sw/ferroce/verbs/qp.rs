@@ -12,6 +12,7 @@ use crate::{
         Requests, //
     },
     qp::{
+        kernel_list_entries,
         QpParts,
         QueuePair,
         SendSource,
@@ -230,11 +231,7 @@ pub(super) fn receive_ring(
 
 /// Queues that a kernel user posts to; receives may come from one that there is already.
 fn kernel_queues(caps: &QpCaps, shared: Option<Arc<ReceiveQueue>>, pd: usize) -> Result<Queues> {
-    let caps = QpCaps {
-        max_inline_data: 0,
-        ..*caps
-    };
-    let sends = Posted::new(caps.max_send_wr, caps.max_send_sge)?;
+    let sends = Posted::new(caps.max_send_wr, kernel_list_entries(caps))?;
     let receives = match shared {
         Some(queue) => queue,
         None => {
@@ -245,7 +242,7 @@ fn kernel_queues(caps: &QpCaps, shared: Option<Arc<ReceiveQueue>>, pd: usize) ->
     Ok(Queues {
         sends: SendSource::Kernel(sends),
         receives,
-        caps,
+        caps: *caps,
     })
 }
 
