@@ -26,8 +26,8 @@ use roce::{
             QpAttr, //
         },
         state::{
+            self,
             AttrMask,
-            QpKind,
             QpState, //
         },
         AttrError,
@@ -98,7 +98,7 @@ impl Host {
         Self {
             end,
             qp: Qp::new(
-                QpKind::Rc,
+                config.kind,
                 end.qpn(),
                 vec![SendWqe::new(0, SendOp::Send, 0); config.slots],
                 vec![ReadSlot::default(); usize::from(config.reads)],
@@ -138,32 +138,15 @@ impl Host {
         attr.timeout = config.timeout;
         attr.retry_cnt = config.retry_cnt;
         attr.rnr_retry = config.rnr_retry;
-        for (state, mask) in [
-            (
-                QpState::Init,
-                AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
-            ),
-            (
-                QpState::Rtr,
-                AttrMask::AV
-                    | AttrMask::PATH_MTU
-                    | AttrMask::DEST_QPN
-                    | AttrMask::RQ_PSN
-                    | AttrMask::MAX_DEST_RD_ATOMIC
-                    | AttrMask::MIN_RNR_TIMER,
-            ),
-            (
-                QpState::Rts,
-                AttrMask::TIMEOUT
-                    | AttrMask::RETRY_CNT
-                    | AttrMask::RNR_RETRY
-                    | AttrMask::SQ_PSN
-                    | AttrMask::MAX_QP_RD_ATOMIC,
-            ),
+        for (from, state) in [
+            (QpState::Reset, QpState::Init),
+            (QpState::Init, QpState::Rtr),
+            (QpState::Rtr, QpState::Rts),
         ] {
+            let rule = state::transition(config.kind, from, state).expect("on the way to RTS");
             attr.state = state;
             self.qp
-                .modify(now, &attr, AttrMask::STATE | mask, &mut self.world)
+                .modify(now, &attr, AttrMask::STATE | rule.required, &mut self.world)
                 .expect("to RTS");
         }
     }
@@ -315,6 +298,7 @@ impl Host {
             };
             assert!(run.count >= 1 && run.count <= max, "run of {}", run.count);
             self.send_run(now, ladder, link, &run);
+            self.work(now, ladder, |host| host.qp.transmitted(&mut host.world));
         }
         if matches!(self.qp.state(), QpState::Err | QpState::Sqe) {
             for round in 0.. {

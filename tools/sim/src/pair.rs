@@ -13,6 +13,7 @@ use roce::{
         attr::QpAttr,
         state::{
             AttrMask,
+            QpKind,
             QpState, //
         },
         AttrError, //
@@ -64,6 +65,8 @@ impl fmt::Display for End {
 /// Attributes of the two queue pairs. The defaults are a clean, fast link.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Transport service.
+    pub kind: QpKind,
     /// Path MTU.
     pub mtu: Mtu,
     /// First PSN of requests from A.
@@ -101,6 +104,7 @@ impl Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            kind: QpKind::Rc,
             mtu: Mtu::M1024,
             psn_a: Psn::new(0x000100),
             psn_b: Psn::new(0x800000),

@@ -6,6 +6,8 @@
 //! worlds of [`chaos`] things go wrong that no connection survives.
 
 pub mod chaos;
+mod placement;
+pub mod unreliable;
 
 use crate::{
     link::Faults,
@@ -17,6 +19,7 @@ use crate::{
     world::Region, //
 };
 use fastrand::Rng;
+use placement::Placement;
 use roce::{
     cqe::{
         RecvData,
@@ -34,6 +37,7 @@ use roce::{
         RKey, //
     },
     wqe::{
+        AtomicOp,
         LocalOp,
         SendOp,
         SendWqe, //
@@ -50,7 +54,18 @@ const WINDOWS: u32 = 0x0001_0000;
 /// Key of nothing: good enough for accesses of no length.
 const NO_KEY: RKey = RKey(0xdead_beef);
 /// Some streams have all kinds of messages, some only one; see `Stream::push`.
-const MIXES: [&[u32]; 5] = [&[0, 1, 2, 3, 4, 5], &[0, 1], &[3], &[5, 5, 0], &[3, 4, 5]];
+const MIXES: [&[u32]; 8] = [
+    &[0, 1, 2, 3, 4, 5],
+    &[0, 1],
+    &[3],
+    &[5, 5, 0],
+    &[3, 4, 5],
+    &[PLACEMENT],
+    &[3, 5, PLACEMENT],
+    &[0, 1, 2, 3, 4, 5, PLACEMENT],
+];
+/// The kind of a message that is an atomic operation, an ATOMIC WRITE or a FLUSH.
+const PLACEMENT: u32 = 6;
 const READABLE_VA: u64 = 0x0000_7f12_3456_7001;
 const WRITABLE_VA: u64 = 0xffff_fff0_0000_0003;
 const READABLE_LEN: usize = 400 << 10;
@@ -125,6 +140,7 @@ struct Stream {
     messages: Vec<Message>,
     /// What the peer's memory is to hold in the end.
     written: Vec<u8>,
+    placement: Placement,
     /// Buffers for the messages that take one.
     receives: Vec<usize>,
     posted: usize,
@@ -141,6 +157,7 @@ impl Stream {
             from,
             messages: Vec::new(),
             written: Vec::new(),
+            placement: Placement::default(),
             receives: Vec::new(),
             posted: 0,
             posted_receives: 0,
@@ -154,9 +171,14 @@ impl Stream {
                 stream.push_local(number as u64, rng);
                 continue;
             }
+            let kind = *rng.choice(kinds).unwrap();
+            if kind == PLACEMENT {
+                let (op, bytes) = stream.placement.next(stream.written.len(), rng);
+                stream.add(number as u64, op, bytes, rng);
+                continue;
+            }
             let length = length(rng, config.mtu).min(budget);
             budget -= length;
-            let kind = *rng.choice(kinds).unwrap();
             stream.push(number as u64, kind, length, rng, readable);
         }
         stream
@@ -208,6 +230,12 @@ impl Stream {
         if matches!(op, SendOp::Write { .. } | SendOp::WriteImm { .. }) {
             self.written.extend_from_slice(&bytes);
         }
+        self.add(number, op, bytes, rng);
+    }
+
+    /// Adds a message with this payload, or with what it is to find.
+    fn add(&mut self, number: u64, op: SendOp, bytes: Vec<u8>, rng: &mut Rng) {
+        let length = bytes.len();
         let mut wqe = SendWqe::new(number, op, length as u32);
         wqe.signaled = rng.u32(0..4) != 0;
         wqe.solicited = rng.u32(0..4) == 0;
@@ -245,7 +273,7 @@ impl Stream {
                 break;
             };
             let bytes = match message.wqe.op {
-                SendOp::Read { .. } => vec![0x55; message.bytes.len()],
+                SendOp::Read { .. } | SendOp::Atomic { .. } => vec![0x55; message.bytes.len()],
                 _ => message.bytes.clone(),
             };
             if !pair.post_send(self.from, message.wqe, bytes) {
@@ -273,11 +301,12 @@ impl Stream {
         let mut sent = sender.world.sent.iter();
         let mut read = sender.world.read_results.iter();
         for message in &self.messages {
-            if matches!(message.wqe.op, SendOp::Read { .. }) {
-                let found = read.next().expect("result of a READ");
+            let op = message.wqe.op;
+            if matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. }) {
+                let found = read.next().expect("result of a READ or atomic operation");
                 assert!(
                     *found == message.bytes,
-                    "READ #{}: wrong bytes",
+                    "#{}: wrong result",
                     message.wqe.wr_id
                 );
             }
@@ -290,6 +319,12 @@ impl Stream {
             assert_eq!(cqe.byte_len, message.wqe.length);
             let op = match message.wqe.op {
                 SendOp::Read { .. } => SendCqeOp::Read,
+                SendOp::Atomic { op, .. } => match op {
+                    AtomicOp::CompareSwap { .. } => SendCqeOp::CompareSwap,
+                    AtomicOp::FetchAdd(_) => SendCqeOp::FetchAdd,
+                },
+                SendOp::AtomicWrite { .. } => SendCqeOp::AtomicWrite,
+                SendOp::Flush { .. } => SendCqeOp::Flush,
                 SendOp::Write { .. } | SendOp::WriteImm { .. } => SendCqeOp::Write,
                 SendOp::Local(LocalOp::Bind) => SendCqeOp::Bind,
                 SendOp::Local(LocalOp::Invalidate) => SendCqeOp::Invalidate,
@@ -329,6 +364,7 @@ impl Stream {
         let memory = &receiver.regions[&WRITABLE.0].memory;
         assert_eq!(memory.written(), self.written.len());
         assert!(memory.bytes == self.written, "WRITE: wrong bytes");
+        self.placement.check(receiver);
     }
 }
 
@@ -441,7 +477,9 @@ fn make(seed: u64, rnr_retry: u8, rng: &mut Rng) -> (Pair, [Stream; 2], u64) {
     rng.fill(&mut readable);
     let streams = End::BOTH.map(|from| Stream::new(from, &config, rng, &readable));
     for stream in &streams {
-        let regions = &mut pair.host(stream.from.other()).world.regions;
+        let world = &mut pair.host(stream.from.other()).world;
+        stream.placement.prepare(world);
+        let regions = &mut world.regions;
         regions.insert(READABLE.0, Region::readable(READABLE_VA, readable.clone()));
         regions.insert(
             WRITABLE.0,

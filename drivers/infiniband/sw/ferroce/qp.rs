@@ -496,6 +496,8 @@ impl QueuePair {
     /// Brings in posted WQEs, flushes if the QP is in error, and builds packets for one turn.
     fn fill(&self, core: &mut Core, world: &mut World<'_>, turn: &mut Turn, budget: u32) {
         turn.clear();
+        // Whoever comes here has the turn, and what it built before is out.
+        core.transmitted(world);
         if self.kind.is_datagram() {
             core.set_port_mtu(self.port.mtu());
         }

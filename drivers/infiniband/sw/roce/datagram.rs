@@ -2,7 +2,7 @@
 //! Unreliable Datagram and the General Services Interface: one packet a message, no answer.
 //!
 //! ```text
-//!  requester   posted ---poll---> handed out ---next poll---> complete
+//!  requester   posted ---poll---> handed out --transmitted--> complete
 //!                ^  |                |  | payload unreadable
 //!                |  | invalid        |  v
 //!                |  '----> complete in error: UD goes into SQE, GSI goes on
@@ -11,8 +11,8 @@
 //!  responder   Q_Key right? receive WQE large enough? GRH and payload are placed; else dropped
 //! ```
 //!
-//! A datagram is complete when it has been handed to the network, which is when the driver asks for
-//! the next one without having complained about it.
+//! A datagram is complete when it has been handed to the network: the driver says so with
+//! [`crate::qp::Qp::transmitted`].
 
 #[cfg(test)]
 mod tests;
@@ -86,7 +86,6 @@ where
         ctx: &Context<'_>,
         env: &mut E,
     ) -> Result<Option<Run>, Failure> {
-        self.complete_sent(env)?;
         // A GSI QP goes on after a WQE in error; each turn retires one.
         while self.next != self.tail && !ctx.is_draining() {
             let Some(wqe) = self.wqe(self.next) else {
@@ -94,6 +93,8 @@ where
             };
             match check(&wqe, ctx) {
                 Ok(datagram) => return Ok(Some(self.start_datagram(&wqe, &datagram, ctx))),
+                // It fails in its turn.
+                Err(_) if self.next != self.head => break,
                 Err(status) => self.fail_datagram(status, ctx, env)?,
             }
         }
@@ -123,6 +124,7 @@ where
             },
             mtu: ctx.attr.path_mtu,
             dest_qp: datagram.dest,
+            transport: ctx.kind.transport(),
             form: Form::Datagram {
                 qkey,
                 src_qp: ctx.qpn,
@@ -136,14 +138,6 @@ where
         }
     }
 
-    /// Completes the WQEs that were handed out.
-    pub(crate) fn complete_sent<E: Env + ?Sized>(&mut self, env: &mut E) -> Result<(), Failure> {
-        while self.head != self.next {
-            self.complete_head(WcStatus::Success, env)?;
-        }
-        Ok(())
-    }
-
     /// Completes the WQE at the head with an error.
     fn fail_datagram<E: Env + ?Sized>(
         &mut self,
@@ -155,7 +149,7 @@ where
         match ctx.kind {
             QpKind::Gsi => Ok(()),
             //= IBA 10.3.1.6
-            QpKind::Ud | QpKind::Rc => Err(Failure::SendQueue),
+            QpKind::Ud | QpKind::Rc | QpKind::Uc => Err(Failure::SendQueue),
         }
     }
 
@@ -180,6 +174,7 @@ where
         if !self.unsend_datagram(run) {
             return Ok(());
         }
+        // Those before it were handed out earlier; nobody will come back to them.
         self.complete_sent(env)?;
         self.fail_datagram(WcStatus::LocProtErr, ctx, env)
     }
@@ -225,7 +220,7 @@ where
         };
         let qkey = match ctx.kind {
             QpKind::Gsi => GSI_QKEY,
-            QpKind::Ud | QpKind::Rc => ctx.attr.qkey,
+            QpKind::Ud | QpKind::Rc | QpKind::Uc => ctx.attr.qkey,
         };
         if deth.qkey != qkey || packet.bth.opcode.operation() != Operation::Send {
             env.count(Counter::DropQKey);

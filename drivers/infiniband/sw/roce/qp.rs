@@ -16,7 +16,7 @@
 //! All methods want exclusive access, which is the caller's lock. None blocks, and each does a
 //! bounded amount of work. After [`Qp::handle_packet`] (once per batch), [`Qp::handle_timeout`],
 //! [`Qp::post`] and [`Qp::modify`] the caller calls [`Qp::poll_transmit`] until it returns `None`
-//! (or its budget is used up), then looks at [`Qp::retired`] and [`Qp::poll_timeout`]; in
+//! (or its budget is used up), [`Qp::transmitted`] once those packets are sent, then looks at [`Qp::retired`] and [`Qp::poll_timeout`]; in
 //! [`QpState::Err`] and [`QpState::Sqe`] it also calls [`Qp::flush`].
 
 pub mod attr;
@@ -47,10 +47,7 @@ use crate::{
         Psn,
         Qpn, //
     },
-    wire::{
-        Packet,
-        Transport, //
-    },
+    wire::Packet,
     wqe::SendWqe, //
 };
 use attr::QpAttr;
@@ -402,6 +399,7 @@ where
             }
             match self.kind {
                 QpKind::Rc => self.responder.request(packet, &ctx, env),
+                QpKind::Uc => self.responder.unreliable(packet, &ctx, env),
                 QpKind::Ud | QpKind::Gsi => self.responder.datagram(packet, &ctx, env),
             }
         };
@@ -411,10 +409,6 @@ where
     /// Why a packet is none for this QP now.
     #[inline]
     fn refusal(&self, packet: &Packet) -> Option<Counter> {
-        let transport = match self.kind {
-            QpKind::Rc => Transport::Rc,
-            QpKind::Ud | QpKind::Gsi => Transport::Ud,
-        };
         let opcode = packet.bth.opcode;
         let takes = if opcode.is_response() {
             self.attr.state.sends()
@@ -422,7 +416,7 @@ where
             self.attr.state.receives()
         };
         //= IBA 9.6.1
-        if opcode.transport() != transport {
+        if opcode.transport() != self.kind.transport() {
             Some(Counter::DropTransport)
         } else if !takes {
             Some(Counter::DropState)
@@ -478,21 +472,47 @@ where
     ) -> Option<Run> {
         let ctx = context!(self);
         let result = match self.kind {
-            QpKind::Rc => self.requester.poll(now, max_packets, &ctx, env),
+            QpKind::Rc | QpKind::Uc => self.requester.poll(now, max_packets, &ctx, env),
             QpKind::Ud | QpKind::Gsi => self.requester.poll_datagram(&ctx, env),
         };
         let (run, result) = match result {
             Ok(run) => (run, Ok(())),
             Err(failure) => (None, Err(failure)),
         };
-        self.settle(result, env);
+        self.settle_requester(result, env);
         run
+    }
+
+    /// All runs that were handed out have been sent, but for what [`Self::congested`] and
+    /// [`Self::payload_failed`] took back: sends of a QP that is not reliable are then complete.
+    #[inline]
+    pub fn transmitted<E: Env + ?Sized>(&mut self, env: &mut E) {
+        if self.kind.is_reliable() || !self.attr.state.sends() {
+            return;
+        }
+        let result = match self.kind.is_datagram() {
+            true => self.requester.complete_sent(env),
+            false => self.requester.transmitted(env),
+        };
+        self.settle_requester(result, env);
+    }
+
+    //= IBA 10.3.1.6
+    /// As [`Self::settle`], after work of the requester: a WQE that failed takes a QP that is not
+    /// reliable into SQE only.
+    #[inline]
+    fn settle_requester<E: Env + ?Sized>(&mut self, result: Result<(), Failure>, env: &mut E) {
+        let result = result.map_err(|failure| match (failure, self.kind) {
+            (Failure::Completed, QpKind::Uc) => Failure::SendQueue,
+            _ => failure,
+        });
+        self.settle(result, env);
     }
 
     /// The payload of packet `index` of a run could not be read; the packets before it were sent,
     /// it and those after it not.
     ///
-    /// A send WQE completes in its turn with an error and the QP goes into ERR (datagrams: SQE); a
+    /// A send WQE completes in its turn with an error and the QP goes into ERR (UC and UD: SQE); a
     /// READ of the peer is refused.
     pub fn payload_failed<E: Env + ?Sized>(
         &mut self,
@@ -506,8 +526,11 @@ where
         }
         let ctx = context!(self);
         let result = match (run.role, self.kind) {
-            (Role::Responder, _) => self.responder.payload_failed(run, index, error, env),
-            (Role::Requester, QpKind::Rc) => self.requester.payload_failed(run, index, env),
+            (Role::Responder, _) => self.responder.payload_failed(run, index, error, &ctx, env),
+            (Role::Requester, QpKind::Rc | QpKind::Uc) => {
+                let failed = self.requester.payload_failed(run, index, env);
+                return self.settle_requester(failed, env);
+            }
             (Role::Requester, QpKind::Ud | QpKind::Gsi) => {
                 self.requester.datagram_failed(run, &ctx, env)
             }
@@ -537,7 +560,7 @@ where
         let ctx = context!(self);
         match (run.role, self.kind) {
             (Role::Responder, _) => self.responder.unsend(run, index, &ctx),
-            (Role::Requester, QpKind::Rc) => {
+            (Role::Requester, QpKind::Rc | QpKind::Uc) => {
                 self.requester.unsend(run, index);
             }
             (Role::Requester, QpKind::Ud | QpKind::Gsi) => {
@@ -573,7 +596,7 @@ where
                 return false;
             }
         };
-        if self.kind.is_datagram() {
+        if !self.kind.is_reliable() {
             // What was handed out is gone.
             let _ = self.requester.complete_sent(env);
         }

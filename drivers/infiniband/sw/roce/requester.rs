@@ -319,6 +319,7 @@ where
             source,
             mtu,
             dest_qp: ctx.dest_qp(),
+            transport: ctx.kind.transport(),
             form,
             wqe: self.next,
             sent_before: self.sent,
@@ -424,11 +425,27 @@ where
     /// Completes local operations that were carried out and have become the oldest.
     #[inline]
     fn complete_local<E: Env + ?Sized>(&mut self, env: &mut E) -> Result<(), Failure> {
-        while self.head != self.next && self.head != self.started {
+        while self.head != self.started {
             match self.wqe(self.head) {
                 Some(wqe) if wqe.packets == 0 => self.retire_head(WcStatus::Success, env)?,
                 Some(_) | None => break,
             }
+        }
+        Ok(())
+    }
+
+    /// What was handed out to an unreliable connection has been sent, which is all that there is to
+    /// wait for.
+    pub(crate) fn transmitted<E: Env + ?Sized>(&mut self, env: &mut E) -> Result<(), Failure> {
+        self.complete_sent(env)?;
+        self.unacked = self.cursor();
+        self.fail_if_first(env)
+    }
+
+    /// Completes the WQEs that were handed out.
+    pub(crate) fn complete_sent<E: Env + ?Sized>(&mut self, env: &mut E) -> Result<(), Failure> {
+        while self.head != self.next {
+            self.complete_head(WcStatus::Success, env)?;
         }
         Ok(())
     }
@@ -639,6 +656,7 @@ fn local_error(wqe: &SendWqe, ctx: &Context<'_>) -> Option<WcStatus> {
             (wqe.length != ATOMIC_LENGTH).then_some(WcStatus::LocLenErr)
         }
         SendOp::Flush { .. } => (wqe.length != 0).then_some(WcStatus::LocLenErr),
+        SendOp::SendInv(_) if !ctx.kind.is_reliable() => Some(WcStatus::LocQpOpErr),
         SendOp::Send
         | SendOp::SendImm(_)
         | SendOp::SendInv(_)

@@ -29,6 +29,7 @@ mod read;
 mod refuse;
 mod reply;
 pub mod resources;
+mod unreliable;
 
 pub(crate) use refuse::failed_receive;
 
@@ -212,7 +213,7 @@ where
             Operation::ReadResponse
             | Operation::Acknowledge
             | Operation::AtomicAcknowledge
-            | Operation::Cnp => Err(self.refuse(NakCode::InvalidRequest, ctx, env)),
+            | Operation::Cnp => self.refuse(NakCode::InvalidRequest, ctx, env),
         }
     }
 
@@ -272,29 +273,29 @@ where
             (Message::Idle, true) => 0,
             (Message::Send { length }, false) => length,
             (Message::Idle, false) | (Message::Send { .. }, true) | (Message::Write { .. }, _) => {
-                return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+                return self.refuse(NakCode::InvalidRequest, ctx, env);
             }
         };
         if !has_right_length(packet, ctx) {
-            return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+            return self.refuse(NakCode::InvalidRequest, ctx, env);
         }
         let receive = match self.receive {
             Some(receive) => receive,
             None => match env.take_receive() {
                 Receive::Wqe(receive) => receive,
                 Receive::Empty => {
-                    self.not_ready(env);
+                    self.not_ready(ctx, env);
                     return Ok(());
                 }
-                Receive::Invalid { wr_id } => return Err(self.bad_receive(wr_id, ctx, env)),
-                Receive::Broken => return Err(self.broken_receives(env)),
+                Receive::Invalid { wr_id } => return self.bad_receive(wr_id, ctx, env),
+                Receive::Broken => return self.broken_receives(ctx, env),
             },
         };
         self.receive = Some(receive);
 
         let length = placed.wrapping_add(packet.payload_len);
         if u64::from(length) > receive.length || length > MAX_MESSAGE {
-            return Err(self.fail_receive(WcStatus::LocLenErr, NakCode::InvalidRequest, ctx, env));
+            return self.fail_receive(WcStatus::LocLenErr, NakCode::InvalidRequest, ctx, env);
         }
         if packet.payload_len != 0 {
             let placement = env.write_receive(u64::from(placed), 0..packet.payload_len);
@@ -302,12 +303,12 @@ where
                 return Ok(());
             }
             if placement.is_err() {
-                return Err(self.fail_receive(
+                return self.fail_receive(
                     WcStatus::LocProtErr,
                     NakCode::RemoteOperational,
                     ctx,
                     env,
-                ));
+                );
             }
         }
         if opcode.ends_message() {
@@ -315,12 +316,12 @@ where
                 (Some(imm), _) => RecvData::Imm(imm),
                 (None, Some(rkey)) => {
                     if env.invalidate(rkey).is_err() {
-                        return Err(self.fail_receive(
+                        return self.fail_receive(
                             WcStatus::MwBindErr,
                             NakCode::RemoteAccess,
                             ctx,
                             env,
-                        ));
+                        );
                     }
                     RecvData::Invalidated(rkey)
                 }
@@ -349,7 +350,7 @@ where
             (Message::Idle, Some(reth)) if opcode.starts_message() => {
                 //= IBA 9.7.4.1.5
                 if !ctx.attr.access.remote_write || reth.length > MAX_MESSAGE {
-                    return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+                    return self.refuse(NakCode::InvalidRequest, ctx, env);
                 }
                 (reth.rkey, reth.va, reth.length, reth.length)
             }
@@ -363,7 +364,7 @@ where
                 None,
             ) => (rkey, va, left, total),
             (Message::Idle | Message::Send { .. }, _) | (Message::Write { .. }, Some(_)) => {
-                return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+                return self.refuse(NakCode::InvalidRequest, ctx, env);
             }
         };
         // The last packet brings exactly what is missing, the others bring less.
@@ -372,22 +373,22 @@ where
             false => payload < left,
         };
         if !fits || !has_right_length(packet, ctx) {
-            return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+            return self.refuse(NakCode::InvalidRequest, ctx, env);
         }
         if let Some(reth) = packet.reth {
             if let Err(code) = check(&reth, RemoteAccess::Write, env) {
-                return Err(self.refuse(code, ctx, env));
+                return self.refuse(code, ctx, env);
             }
         }
         if packet.imm.is_some() && self.receive.is_none() {
             match env.take_receive() {
                 Receive::Wqe(receive) => self.receive = Some(receive),
                 Receive::Empty => {
-                    self.not_ready(env);
+                    self.not_ready(ctx, env);
                     return Ok(());
                 }
-                Receive::Invalid { wr_id } => return Err(self.bad_receive(wr_id, ctx, env)),
-                Receive::Broken => return Err(self.broken_receives(env)),
+                Receive::Invalid { wr_id } => return self.bad_receive(wr_id, ctx, env),
+                Receive::Broken => return self.broken_receives(ctx, env),
             }
         }
         if payload != 0 {
@@ -395,7 +396,7 @@ where
                 if error == MemoryError::NotResident {
                     return Ok(());
                 }
-                return Err(self.fail_receive(WcStatus::LocAccessErr, nak_code(error), ctx, env));
+                return self.fail_receive(WcStatus::LocAccessErr, nak_code(error), ctx, env);
             }
         }
         if opcode.ends_message() {
@@ -446,7 +447,11 @@ where
 
     //= IBA 9.7.5.2.8
     /// There is no receive WQE for the expected packet.
-    fn not_ready<E: Env + ?Sized>(&mut self, env: &mut E) {
+    fn not_ready<E: Env + ?Sized>(&mut self, ctx: &Context<'_>, env: &mut E) {
+        if !ctx.kind.is_reliable() {
+            env.count(Counter::DropNoReceive);
+            return;
+        }
         env.count(Counter::RnrSent);
         self.answer = Answer::NotReady;
         self.silence = Silence::NotReady;
@@ -476,7 +481,7 @@ where
             solicited: packet.bth.solicited,
         });
         completed.map_err(|overflow| {
-            self.refuse_at(self.expected, NakCode::RemoteOperational, env);
+            self.refuse_at(self.expected, NakCode::RemoteOperational, ctx, env);
             overflow.into()
         })
     }

@@ -25,7 +25,8 @@ use crate::{
         Deth,
         Opcode,
         Packet,
-        Reth, //
+        Reth,
+        Transport, //
     },
     wqe::{
         AtomicOp,
@@ -128,6 +129,8 @@ pub struct Run {
     pub mtu: Mtu,
     /// QP of the peer.
     pub dest_qp: Qpn,
+    /// Transport service.
+    pub(crate) transport: Transport,
     pub(crate) form: Form,
     /// Free-running number of the WQE.
     pub(crate) wqe: u32,
@@ -205,7 +208,8 @@ impl Run {
     /// Packet `index` as values.
     #[inline]
     fn headers(&self, psn: Psn, index: u32) -> Packet {
-        let new = |opcode| Packet::new(Bth::new(opcode, self.dest_qp, psn));
+        let new =
+            |opcode: Opcode| Packet::new(Bth::new(opcode.over(self.transport), self.dest_qp, psn));
         let mut packet;
         match self.form {
             Form::Message {
@@ -220,7 +224,8 @@ impl Run {
                 let place = Place::of(number, packets);
                 packet = new(request_opcode(op, place));
                 packet.payload_len = self.share(length, number);
-                packet.bth.ack_req = place.ends() || psn.get() & ack_mask == ack_mask;
+                packet.bth.ack_req = self.transport != Transport::Uc
+                    && (place.ends() || psn.get() & ack_mask == ack_mask);
                 packet.bth.solicited = solicited && place.ends();
                 match op {
                     SendOp::SendImm(imm) => packet.imm = Some(imm),

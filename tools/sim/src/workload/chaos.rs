@@ -289,9 +289,9 @@ fn check_arrival(stream: &Stream, pair: &mut Pair) {
                 let memory = &receiver.regions[&WRITABLE.0].memory.bytes;
                 assert!(memory[start..][..message.bytes.len()] == message.bytes);
             }
-            SendOp::Read { .. } => {
-                let found = reads.next().expect("result of a READ");
-                assert!(*found == message.bytes, "READ: wrong bytes");
+            SendOp::Read { .. } | SendOp::Atomic { .. } => {
+                let found = reads.next().expect("a result");
+                assert!(*found == message.bytes, "wrong result");
             }
             _ => {}
         }

@@ -212,7 +212,7 @@ impl World<'_> {
                 }
                 let mut address = None;
                 wqe.op = match self.qp.kind {
-                    QpKind::Rc => connected_op(&raw),
+                    QpKind::Rc | QpKind::Uc => connected_op(&raw),
                     QpKind::Ud | QpKind::Gsi => {
                         let op = self.datagram_op(&raw, core);
                         address = op.as_ref().map(|(_, address)| address.clone());
@@ -346,7 +346,7 @@ fn effective_qkey(qkey: QKey, core: &Core) -> QKey {
 /// The local operation that a WQE of user space asks for.
 fn local_op(kind: QpKind, raw: &uapi::SendWqe) -> Option<(LocalOp, Operands)> {
     match kind {
-        QpKind::Rc => {}
+        QpKind::Rc | QpKind::Uc => {}
         QpKind::Ud | QpKind::Gsi => return None,
     }
     match raw.opcode {

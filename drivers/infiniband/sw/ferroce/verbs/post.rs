@@ -121,7 +121,9 @@ pub(super) fn send(qp: &QueuePair, wr: &SendWr<'_, Ferroce>) -> Result {
             return Err(EOPNOTSUPP);
         }
     };
-    if qp.kind().is_datagram() != address.is_some() {
+    if qp.kind().is_datagram() != address.is_some()
+        || (op.is_rd_atomic() && !qp.kind().is_reliable())
+    {
         return Err(EINVAL);
     }
     if flags & send_flags::INLINE != 0 {

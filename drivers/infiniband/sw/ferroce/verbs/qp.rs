@@ -89,9 +89,10 @@ pub(super) fn create(
 ) -> Result<NewQp<impl PinInit<Arc<QueuePair>, Error>>> {
     let kind = match attr.kind {
         QpKind::Rc => CoreKind::Rc,
+        QpKind::Uc => CoreKind::Uc,
         QpKind::Ud => CoreKind::Ud,
         QpKind::Gsi if udata.is_none() => CoreKind::Gsi,
-        QpKind::Gsi | QpKind::Smi | QpKind::Uc | QpKind::Other(_) => return Err(EOPNOTSUPP),
+        QpKind::Gsi | QpKind::Smi | QpKind::Other(_) => return Err(EOPNOTSUPP),
     };
     if attr.create_flags != 0 {
         return Err(EOPNOTSUPP);

@@ -44,9 +44,17 @@ fn node(kind: QpKind) -> Node {
     let mut attr = attributes();
     attr.qkey = match kind {
         QpKind::Gsi => GSI_QKEY,
-        QpKind::Ud | QpKind::Rc => QKEY,
+        QpKind::Ud | QpKind::Rc | QpKind::Uc => QKEY,
     };
     Node::with(kind, &attr)
+}
+
+/// What was handed out is sent, and whatever comes next as well.
+fn transmitted(node: &mut Node) -> usize {
+    node.qp.transmitted(&mut node.world);
+    let sent = node.sent().len();
+    node.qp.transmitted(&mut node.world);
+    sent
 }
 
 fn datagram(qkey: QKey) -> SendOp {
@@ -67,7 +75,7 @@ fn incoming(qkey: QKey, payload: u32) -> Packet {
 }
 
 #[test]
-fn a_datagram_completes_when_the_next_one_is_asked_for() {
+fn a_datagram_completes_when_it_is_sent() {
     let mut node = node(QpKind::Ud);
     node.post(1, datagram(QKEY), 50);
     node.post(2, datagram(QKey(0x8000_0000)), 50);
@@ -80,6 +88,8 @@ fn a_datagram_completes_when_the_next_one_is_asked_for() {
     // The top bit in the WQE stands for the QP's own Q_Key.
     assert_eq!((deth.qkey, deth.src_qp.get()), (QKEY, 0x11));
     assert_eq!(sent[0].bth.psn.get(), 101);
+    assert!(node.statuses().is_empty());
+    transmitted(&mut node);
     assert_eq!(
         node.statuses(),
         [(1, WcStatus::Success), (2, WcStatus::Success)]
@@ -95,6 +105,8 @@ fn errors_lead_into_sqe_and_out_again() {
     node.post(2, datagram(QKEY), 1025);
     node.post(3, datagram(QKEY), 5);
     assert_eq!(node.sent().len(), 1);
+    assert_eq!(node.qp.state(), QpState::Rts, "the first one comes first");
+    transmitted(&mut node);
     assert_eq!(node.qp.state(), QpState::Sqe);
     assert!(!node.qp.flush(node.now, &mut node.world, 16));
     assert_eq!(
@@ -123,6 +135,7 @@ fn gsi_goes_on_after_an_error() {
     let sent = node.sent();
     assert_eq!(sent.len(), 1);
     assert_eq!(sent[0].deth.unwrap().qkey, GSI_QKEY);
+    assert_eq!(transmitted(&mut node), 0);
     assert_eq!(node.qp.state(), QpState::Rts);
     assert_eq!(
         node.statuses(),
@@ -219,6 +232,8 @@ fn draining() {
         .unwrap();
     assert!(node.qp.is_draining());
     assert!(node.poll(64).is_none());
+    assert!(node.world.events.is_empty());
+    transmitted(&mut node);
     assert_eq!(node.world.events, [QpEvent::SqDrained]);
     assert_eq!(node.statuses(), [(1, WcStatus::Success)]);
     node.go(&attributes(), QpState::Rts);

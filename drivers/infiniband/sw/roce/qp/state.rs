@@ -5,7 +5,7 @@
 //!             +-------+     +------+     +-----+     +-----+  ack'd all   +-----+
 //!  create --> | Reset | --> | Init | --> | Rtr | --> | Rts | <----------> | Sqd |
 //!             +-------+     +------+     +-----+     +-----+              +-----+
-//!                 ^                                   ^   | send error, UD
+//!                 ^                                   ^   | send error, UC and UD
 //!                 |                                   |   v
 //!              any state               any state     +-----+
 //!                                          |         | Sqe |
@@ -18,6 +18,7 @@
 //! A transition is legal if [`transition`] knows it; the attributes in the mask must then include
 //! all those that it requires, and no other than those and the ones that it allows.
 
+use crate::wire::Transport;
 use core::fmt;
 use core::ops::BitOr;
 
@@ -26,6 +27,8 @@ use core::ops::BitOr;
 pub enum QpKind {
     /// Reliable Connection.
     Rc,
+    /// Unreliable Connection.
+    Uc,
     /// Unreliable Datagram.
     Ud,
     /// General Services Interface: QP1, a datagram QP with a Q_Key of its own.
@@ -37,8 +40,27 @@ impl QpKind {
     #[inline]
     pub const fn is_datagram(self) -> bool {
         match self {
-            Self::Rc => false,
+            Self::Rc | Self::Uc => false,
             Self::Ud | Self::Gsi => true,
+        }
+    }
+
+    /// Whether the peer answers, and what gets lost is sent again.
+    #[inline]
+    pub const fn is_reliable(self) -> bool {
+        match self {
+            Self::Rc => true,
+            Self::Uc | Self::Ud | Self::Gsi => false,
+        }
+    }
+
+    /// The transport service of its packets.
+    #[inline]
+    pub const fn transport(self) -> Transport {
+        match self {
+            Self::Rc => Transport::Rc,
+            Self::Uc => Transport::Uc,
+            Self::Ud | Self::Gsi => Transport::Ud,
         }
     }
 }
@@ -59,7 +81,7 @@ pub enum QpState {
     Rts = 3,
     /// Send queue drained, or draining: no new WQE is started. The responder works on.
     Sqd = 4,
-    /// A send failed on a datagram QP: sends are flushed, receives go on.
+    /// A send failed on a QP that is not reliable: sends are flushed, receives go on.
     Sqe = 5,
     /// All WQEs are flushed; packets are dropped.
     Err = 6,
@@ -266,12 +288,16 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
     Some(match (from, to) {
         (_, QpState::Reset) => BARE,
         (QpState::Reset, QpState::Init) => match kind {
-            QpKind::Rc => rule(M::PKEY_INDEX.and(M::PORT).and(M::ACCESS_FLAGS), M::NONE),
+            QpKind::Rc | QpKind::Uc => {
+                rule(M::PKEY_INDEX.and(M::PORT).and(M::ACCESS_FLAGS), M::NONE)
+            }
             QpKind::Ud => rule(M::PKEY_INDEX.and(M::PORT).and(M::QKEY), M::NONE),
             QpKind::Gsi => rule(M::PKEY_INDEX.and(M::QKEY), M::NONE),
         },
         (QpState::Init, QpState::Init) => match kind {
-            QpKind::Rc => rule(M::NONE, M::PKEY_INDEX.and(M::PORT).and(M::ACCESS_FLAGS)),
+            QpKind::Rc | QpKind::Uc => {
+                rule(M::NONE, M::PKEY_INDEX.and(M::PORT).and(M::ACCESS_FLAGS))
+            }
             QpKind::Ud => rule(M::NONE, M::PKEY_INDEX.and(M::PORT).and(M::QKEY)),
             QpKind::Gsi => rule(M::NONE, M::PKEY_INDEX.and(M::QKEY)),
         },
@@ -285,6 +311,10 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
                     .and(M::MIN_RNR_TIMER),
                 M::ALT_PATH.and(M::ACCESS_FLAGS).and(M::PKEY_INDEX),
             ),
+            QpKind::Uc => rule(
+                M::AV.and(M::PATH_MTU).and(M::DEST_QPN).and(M::RQ_PSN),
+                M::ALT_PATH.and(M::ACCESS_FLAGS).and(M::PKEY_INDEX),
+            ),
             QpKind::Ud | QpKind::Gsi => rule(M::NONE, M::PKEY_INDEX.and(M::QKEY)),
         },
         (QpState::Rtr, QpState::Rts) => match kind {
@@ -294,12 +324,14 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
                     .and(M::RNR_RETRY)
                     .and(M::SQ_PSN)
                     .and(M::MAX_QP_RD_ATOMIC),
-                CONNECTED,
+                CONNECTED.and(M::MIN_RNR_TIMER),
             ),
+            QpKind::Uc => rule(M::SQ_PSN, CONNECTED),
             QpKind::Ud | QpKind::Gsi => rule(M::SQ_PSN, M::CUR_STATE.and(M::QKEY)),
         },
         (QpState::Rts, QpState::Rts) | (QpState::Sqd, QpState::Rts) => match kind {
-            QpKind::Rc => rule(M::NONE, CONNECTED),
+            QpKind::Rc => rule(M::NONE, CONNECTED.and(M::MIN_RNR_TIMER)),
+            QpKind::Uc => rule(M::NONE, CONNECTED),
             QpKind::Ud | QpKind::Gsi => rule(M::NONE, M::CUR_STATE.and(M::QKEY)),
         },
         (QpState::Rts, QpState::Sqd) => rule(M::NONE, M::EN_SQD_ASYNC_NOTIFY),
@@ -319,10 +351,19 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
                     .and(M::MIN_RNR_TIMER)
                     .and(M::PATH_MIG_STATE),
             ),
+            QpKind::Uc => rule(
+                M::NONE,
+                M::AV
+                    .and(M::ALT_PATH)
+                    .and(M::ACCESS_FLAGS)
+                    .and(M::PKEY_INDEX)
+                    .and(M::PATH_MIG_STATE),
+            ),
             QpKind::Ud | QpKind::Gsi => rule(M::NONE, M::PKEY_INDEX.and(M::QKEY)),
         },
         (QpState::Sqe, QpState::Rts) => match kind {
             QpKind::Rc => return None,
+            QpKind::Uc => rule(M::NONE, M::CUR_STATE.and(M::ACCESS_FLAGS)),
             QpKind::Ud | QpKind::Gsi => rule(M::NONE, M::CUR_STATE.and(M::QKEY)),
         },
         (
@@ -352,5 +393,4 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
 const CONNECTED: AttrMask = M::CUR_STATE
     .and(M::ALT_PATH)
     .and(M::ACCESS_FLAGS)
-    .and(M::MIN_RNR_TIMER)
     .and(M::PATH_MIG_STATE);

@@ -10,6 +10,7 @@ use crate::{
     },
     testing::{
         ack,
+        atomic_eth,
         attributes,
         packet,
         required,
@@ -20,10 +21,15 @@ use crate::{
         RKEY, //
     },
     wire::{
+        Feth,
         Opcode,
+        Selectivity,
         Syndrome, //
     },
-    wqe::SendOp,
+    wqe::{
+        AtomicOp,
+        SendOp, //
+    },
 };
 use std::{
     format,
@@ -35,7 +41,7 @@ use std::{
 #[test]
 fn table_of_transitions() {
     let mut table = String::new();
-    for kind in [QpKind::Rc, QpKind::Ud, QpKind::Gsi] {
+    for kind in [QpKind::Rc, QpKind::Uc, QpKind::Ud, QpKind::Gsi] {
         for from in QpState::ALL {
             for to in QpState::ALL {
                 if let Some(rule) = state::transition(kind, from, to) {
@@ -55,13 +61,19 @@ fn table_of_transitions() {
         "Rc Rtr -> Rts     [TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC SQ_PSN] \
          (CUR_STATE ACCESS_FLAGS ALT_PATH MIN_RNR_TIMER PATH_MIG_STATE)",
         "Rc Rts -> Sqd     [] (EN_SQD_ASYNC_NOTIFY)",
+        "Uc Reset -> Init  [ACCESS_FLAGS PKEY_INDEX PORT] ()",
+        "Uc Init -> Rtr    [AV PATH_MTU RQ_PSN DEST_QPN] (ACCESS_FLAGS PKEY_INDEX ALT_PATH)",
+        "Uc Rtr -> Rts     [SQ_PSN] (CUR_STATE ACCESS_FLAGS ALT_PATH PATH_MIG_STATE)",
+        "Uc Sqd -> Sqd     [] (ACCESS_FLAGS PKEY_INDEX AV ALT_PATH PATH_MIG_STATE)",
+        "Uc Sqe -> Rts     [] (CUR_STATE ACCESS_FLAGS)",
         "Ud Sqe -> Rts     [] (CUR_STATE QKEY)",
         "Gsi Reset -> Init  [PKEY_INDEX QKEY] ()",
     ] {
         assert!(table.contains(line), "{line}");
     }
     let count = |kind: &str| table.lines().filter(|line| line.starts_with(kind)).count();
-    assert_eq!((count("Rc"), count("Ud"), count("Gsi")), (21, 22, 22));
+    let counts = [count("Rc"), count("Uc"), count("Ud"), count("Gsi")];
+    assert_eq!(counts, [21, 22, 22, 22]);
 }
 
 #[test]
@@ -399,7 +411,7 @@ impl Dice {
 
     fn packet(&mut self) -> Packet {
         let opcode = loop {
-            if let Some(opcode) = Opcode::from_u8(self.roll(0x20) as u8) {
+            if let Some(opcode) = Opcode::from_u8(self.roll(0x2c) as u8) {
                 break opcode;
             }
         };
@@ -413,6 +425,15 @@ impl Dice {
             let length = self.length();
             packet = reth(packet, BASE, length);
         }
+        if opcode.has_atomic() {
+            packet = atomic_eth(packet, BASE + 4 * self.roll(4), self.roll(3), 1);
+        }
+        if opcode.has_atomic_ack() {
+            packet.atomic_ack = Some(self.roll(1000));
+        }
+        if opcode.has_feth() {
+            packet.feth = Some(GLOBAL);
+        }
         if let Some(aeth) = &mut packet.aeth {
             if let Ok(syndrome) = Syndrome::from_u8(self.roll(256) as u8) {
                 aeth.syndrome = syndrome;
@@ -423,8 +444,20 @@ impl Dice {
 
     fn op(&mut self) -> SendOp {
         let (va, rkey) = (BASE, RKEY);
-        match self.roll(7) {
+        match self.roll(10) {
             0 => SendOp::Send,
+            7 => SendOp::Atomic {
+                va,
+                rkey,
+                op: AtomicOp::FetchAdd(1),
+            },
+            8 => SendOp::AtomicWrite { va, rkey },
+            9 => SendOp::Flush {
+                va,
+                rkey,
+                length: 100,
+                feth: GLOBAL,
+            },
             1 => SendOp::SendInv(rkey),
             2 => SendOp::Write { va, rkey },
             3 => SendOp::Read { va, rkey },
@@ -443,6 +476,13 @@ impl Dice {
     }
 }
 
+const GLOBAL: Feth = Feth {
+    global: true,
+    persistent: false,
+    reserved: false,
+    selectivity: Selectivity::Range,
+};
+
 /// A peer that sends anything, a driver that reports anything: nothing panics, and each WQE
 /// completes once and in order.
 #[test]
@@ -452,6 +492,7 @@ fn nothing_can_break_it() {
         let kind = match dice.roll(8) {
             0 => QpKind::Ud,
             1 => QpKind::Gsi,
+            2 | 3 => QpKind::Uc,
             _ => QpKind::Rc,
         };
         let mut node = Node::with(kind, &attributes());
@@ -463,7 +504,13 @@ fn nothing_can_break_it() {
                 0..=5 => node.handle(dice.packet()),
                 6 | 7 => {
                     if node.qp.next_slot().is_some() {
-                        let mut wqe = SendWqe::new(posted, dice.op(), dice.length());
+                        let op = dice.op();
+                        let length = match op {
+                            SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => 8,
+                            SendOp::Flush { .. } => 0,
+                            _ => dice.length(),
+                        };
+                        let mut wqe = SendWqe::new(posted, op, length);
                         wqe.fence = dice.roll(4) == 0;
                         if node.qp.post(wqe).is_ok() {
                             posted += 1;
@@ -508,6 +555,7 @@ fn nothing_can_break_it() {
                 }
                 14 => {
                     node.qp.flush(node.now, &mut node.world, 3);
+                    node.qp.transmitted(&mut node.world);
                 }
                 _ => {
                     let attr = QpAttr {

@@ -220,3 +220,19 @@ fn a_run_that_was_put_back_comes_again() {
     let again = node.poll(64).unwrap();
     assert_eq!((again.psn, again.count), (run.psn.add(1), 3));
 }
+
+#[test]
+fn it_is_complete_with_the_read_before_it_after_going_back() {
+    let mut node = Node::rc();
+    node.post(1, READ, 4);
+    node.post(2, BIND, 0);
+    node.post(3, READ, 8);
+    assert_eq!(node.sent().len(), 2);
+    // The second response shows that the first is missing; then both come late.
+    node.handle(packet(RcReadResponseOnly, FIRST + 1, 8));
+    node.handle(packet(RcReadResponseOnly, FIRST, 4));
+    node.handle(packet(RcReadResponseOnly, FIRST + 1, 8));
+    assert_eq!(ids(&node), [1, 2, 3]);
+    assert_eq!(node.qp.state(), QpState::Rts);
+    assert!(node.sent().is_empty());
+}

@@ -56,13 +56,13 @@ where
     ) -> Result<(), Failure> {
         let limit = usize::from(ctx.attr.max_dest_rd_atomic);
         if self.message != Message::Idle || !self.resources.make_room(limit) {
-            return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+            return self.refuse(NakCode::InvalidRequest, ctx, env);
         }
         let what = match execute(packet, ctx.attr.access, env) {
             Ok(Some(what)) => what,
             // Nothing was done.
             Ok(None) => return Ok(()),
-            Err(code) => return Err(self.refuse(code, ctx, env)),
+            Err(code) => return self.refuse(code, ctx, env),
         };
         let reply = Reply::to(what, packet.bth.psn, self.msn.next(), false);
         self.resources.push(reply, limit);

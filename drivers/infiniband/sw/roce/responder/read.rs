@@ -51,14 +51,14 @@ where
             {
                 reth
             }
-            Some(_) | None => return Err(self.refuse(NakCode::InvalidRequest, ctx, env)),
+            Some(_) | None => return self.refuse(NakCode::InvalidRequest, ctx, env),
         };
         if let Err(code) = check(&reth, RemoteAccess::Read, env) {
-            return Err(self.refuse(code, ctx, env));
+            return self.refuse(code, ctx, env);
         }
         let limit = usize::from(ctx.attr.max_dest_rd_atomic);
         if !self.resources.make_room(limit) {
-            return Err(self.refuse(NakCode::InvalidRequest, ctx, env));
+            return self.refuse(NakCode::InvalidRequest, ctx, env);
         }
         let packets = ctx.attr.path_mtu.packets(reth.length);
         let mut reply = self.reply_to(packet.bth.psn, packets, &reth, false);

@@ -33,33 +33,38 @@ impl<R> Responder<R>
 where
     R: DerefMut<Target = [ReadSlot]>,
 {
-    /// Refuses the expected packet.
+    /// Refuses the expected packet. A QP that is not reliable drops it, and goes on.
     pub(super) fn refuse<E: Env + ?Sized>(
         &mut self,
         code: NakCode,
         ctx: &Context<'_>,
         env: &mut E,
-    ) -> Failure {
+    ) -> Result<(), Failure> {
         self.fail_receive(WcStatus::RemInvReqErr, code, ctx, env)
     }
 
     /// Refuses the expected packet. A receive WQE that was taken for its message completes with
     /// this status; without one, an event tells of it.
+    ///
+    /// A QP that is not reliable fails only if the receive WQE itself is to blame. Else it drops the
+    /// packet; the WQE waits for another message.
     pub(super) fn fail_receive<E: Env + ?Sized>(
         &mut self,
         status: WcStatus,
         code: NakCode,
         ctx: &Context<'_>,
         env: &mut E,
-    ) -> Failure {
-        let failure = self.refuse_at(self.expected, code, env);
-        let Some(receive) = self.receive.take() else {
-            return failure;
-        };
-        match env.complete_receive(failed_receive(receive.wr_id, status, ctx)) {
-            Ok(()) => Failure::Completed,
-            Err(overflow) => overflow.into(),
+    ) -> Result<(), Failure> {
+        let failure = self.refuse_at(self.expected, code, ctx, env);
+        let local = matches!(status, WcStatus::LocProtErr | WcStatus::LocQpOpErr);
+        if !ctx.kind.is_reliable() && !local {
+            return Ok(());
         }
+        let Some(receive) = self.receive.take() else {
+            return Err(failure);
+        };
+        env.complete_receive(failed_receive(receive.wr_id, status, ctx))?;
+        Err(Failure::Completed)
     }
 
     /// Refuses the packet with this PSN.
@@ -67,10 +72,13 @@ where
         &mut self,
         psn: Psn,
         code: NakCode,
+        ctx: &Context<'_>,
         env: &mut E,
     ) -> Failure {
-        self.answer = Answer::Refused { psn, code };
-        self.parting = true;
+        if ctx.kind.is_reliable() {
+            self.answer = Answer::Refused { psn, code };
+            self.parting = true;
+        }
         self.message = Message::Idle;
         match code {
             NakCode::RemoteAccess => {
@@ -91,7 +99,7 @@ where
         wr_id: u64,
         ctx: &Context<'_>,
         env: &mut E,
-    ) -> Failure {
+    ) -> Result<(), Failure> {
         // Its length does not matter: it only completes.
         self.receive = Some(RecvWqe { wr_id, length: 0 });
         let code = NakCode::RemoteOperational;
@@ -99,8 +107,12 @@ where
     }
 
     /// The receive queue is broken: no completion can tell, an event does.
-    pub(super) fn broken_receives<E: Env + ?Sized>(&mut self, env: &mut E) -> Failure {
-        self.refuse_at(self.expected, NakCode::RemoteOperational, env)
+    pub(super) fn broken_receives<E: Env + ?Sized>(
+        &mut self,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        Err(self.refuse_at(self.expected, NakCode::RemoteOperational, ctx, env))
     }
 
     /// Completes the current receive, if there is one, with a flush error. What else is in a queue

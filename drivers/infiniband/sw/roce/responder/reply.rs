@@ -143,6 +143,7 @@ where
             source,
             mtu: ctx.attr.path_mtu,
             dest_qp: ctx.dest_qp(),
+            transport: ctx.kind.transport(),
             form,
             wqe: 0,
             sent_before: psn,
@@ -209,6 +210,7 @@ where
         run: &Run,
         index: u32,
         error: MemoryError,
+        ctx: &Context<'_>,
         env: &mut E,
     ) -> Result<(), Failure> {
         let psn = run.psn.add(index);
@@ -226,7 +228,7 @@ where
             }
             Form::ReadResponse { .. } => {
                 self.resources.clear();
-                Err(self.refuse_at(psn, code, env))
+                Err(self.refuse_at(psn, code, ctx, env))
             }
             Form::AtomicAcknowledge { .. }
             | Form::Acknowledge { .. }

@@ -3,6 +3,7 @@
 
 mod atomic;
 mod read;
+mod unreliable;
 
 use crate::{
     cqe::{

@@ -178,6 +178,22 @@ impl Opcode {
         }
     }
 
+    /// The same packet of an RC connection over another transport service; itself if that service
+    /// has none such.
+    #[inline]
+    pub const fn over(self, transport: Transport) -> Self {
+        let base = match transport {
+            Transport::Rc => return self,
+            Transport::Uc => 0x20,
+            Transport::Ud => 0x60,
+            Transport::Cnp => 0x80,
+        };
+        match Self::from_u8(base | (self.to_u8() & 0x1f)) {
+            Some(opcode) => opcode,
+            None => self,
+        }
+    }
+
     /// What the packet does.
     #[inline]
     pub const fn operation(self) -> Operation {
@@ -444,6 +460,22 @@ mod tests {
             None => false,
         });
         assert_eq!(known.count(), 25 + 12 + 2 + 1);
+    }
+
+    #[test]
+    fn other_transports() {
+        for opcode in (0..=255).filter_map(Opcode::from_u8) {
+            assert_eq!(opcode.over(Transport::Rc), opcode);
+        }
+        for value in 0..0x0c {
+            let rc = Opcode::from_u8(value).unwrap();
+            let uc = rc.over(Transport::Uc);
+            assert_eq!(uc.to_u8(), value | 0x20);
+            assert_eq!(uc.transport(), Transport::Uc);
+            assert_eq!(uc.header_len(), rc.header_len());
+        }
+        let read = Opcode::RcReadRequest;
+        assert_eq!(read.over(Transport::Uc), read);
     }
 
     #[test]

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0
+# guest: timeout=900 smp=2 mem=3072
+"""The driver under test against the kernel's own rxe, as requester and as responder: atomics, ATOMIC WRITE and UC.
+
+FLUSH is not here: rxe computes its ICRC over the packet twice, so each drops what the other sends.
+"""
+
+import struct
+
+import pyverbs.enums as e
+import pytest
+
+from impair import drop_every, lossy
+from perftest import perftest
+from test_atomics import EX, atomics, post, set_word, word
+from test_uc import SEND_LAST, SEND_MIDDLE, WRITE_LAST
+from testbed import DRIVER, Testbed
+from verbs import FULL_ACCESS, OK, pair, pattern, status_name
+
+PEER = "rxe"
+
+
+@pytest.fixture(scope="module", params=[(DRIVER, PEER), (PEER, DRIVER)], ids=["requester", "responder"])
+def bed(request):
+    """The requester is on h1."""
+    with Testbed(mtu=4200, kinds=request.param) as b:
+        b.requester = request.param[0]
+        yield b
+
+
+@pytest.mark.parametrize("ip", [4, 6], ids=["ipv4", "ipv6"])
+def test_atomics(bed, ip):
+    with atomics(bed, ip) as (a, b):
+        expected = 7
+        set_word(b, 8, expected)
+        for n in range(20):
+            a.fetch_add(8 * n, b.at(8), n)
+            assert a.done() == OK
+            assert word(a, 8 * n) == expected
+            expected += n
+            a.compare_swap(8 * n, b.at(8), expected, expected + 5)
+            assert a.done() == OK
+            assert word(a, 8 * n) == expected
+            expected += 5
+            a.compare_swap(8 * n, b.at(8), expected + 1, 0)
+            assert a.done() == OK
+            assert word(b, 8) == word(a, 8 * n) == expected
+
+
+@pytest.mark.seconds(300)
+def test_atomics_with_loss(bed):
+    """The sum is exact, and each result is the one of its turn."""
+    with lossy(bed), atomics(bed, depth=64, connect={"timeout": 12}) as (a, b):
+        set_word(b, 0, 0)
+        total = 0
+        for _ in range(20):
+            for n in range(32):
+                a.fetch_add(8 * n, b.at(0), n + 1)
+            done = a.poll(32, 120)
+            assert all(w.status == OK for w in done), [status_name(w.status) for w in done]
+            for n in range(32):
+                assert word(a, 8 * n) == total
+                total += n + 1
+        assert word(b, 0) == total
+
+
+def test_atomics_mixed_with_reads(bed):
+    with atomics(bed, depth=64, connect={"max_rd": 4, "max_dest_rd": 4}) as (a, b):
+        set_word(b, 0, 0)
+        for n in range(30):
+            a.fetch_add(8 * n, b.at(0), 1)
+            a.read(4096, 5000, b.at(8192))
+        done = a.poll(60)
+        assert all(w.status == OK for w in done), [status_name(w.status) for w in done]
+        assert [word(a, 8 * n) for n in range(30)] == list(range(30))
+
+
+def test_atomic_errors(bed):
+    with atomics(bed) as (a, b):
+        a.fetch_add(0, (b.mr.buf, b.mr.rkey ^ 0x100), 1)
+        assert a.done() == e.IBV_WC_REM_ACCESS_ERR
+    with atomics(bed, access=FULL_ACCESS) as (a, b):
+        a.fetch_add(0, b.at(0), 1)
+        assert a.done() == e.IBV_WC_REM_ACCESS_ERR
+    with atomics(bed, connect={"access": FULL_ACCESS}) as (a, b):
+        a.fetch_add(0, b.at(0), 1)
+        assert a.done() == e.IBV_WC_REM_INV_REQ_ERR
+
+
+def test_atomic_write(bed):
+    with pair(bed.h1.dev, bed.h2.dev, ex=EX) as (a, b):
+        for n in range(20):
+            data = pattern(8, n)
+            post(a, "wr_atomic_write", b.mr.rkey, b.mr.buf + 8 * n, data)
+            assert a.done() == OK
+            assert b.mr.read(8, 8 * n) == data
+
+
+@pytest.mark.seconds(300)
+def test_atomic_write_with_loss(bed):
+    if bed.requester == PEER:
+        pytest.skip("rxe repeats an ATOMIC WRITE with address 0")
+    with lossy(bed), pair(bed.h1.dev, bed.h2.dev, ex=EX, connect={"timeout": 12}) as (a, b):
+        for n in range(60):
+            for i in range(8):
+                post(a, "wr_atomic_write", b.mr.rkey, b.mr.buf + 8 * (i % 2), struct.pack("=Q", n << 8 | i))
+            assert all(w.status == OK for w in a.poll(8, 120))
+            assert (word(b, 0), word(b, 8)) == (n << 8 | 6, n << 8 | 7)
+
+
+@pytest.mark.parametrize("tool", ["ib_atomic_bw", "ib_atomic_lat"])
+@pytest.mark.parametrize("kind", ["CMP_AND_SWAP", "FETCH_AND_ADD"])
+def test_atomic_perftest(bed, tool, kind):
+    perftest(bed, tool, "-A", kind, "-n", 50)
+
+
+@pytest.mark.parametrize("ip", [4, 6], ids=["ipv4", "ipv6"])
+def test_uc_data(bed, ip):
+    with pair(bed.h1.dev, bed.h2.dev, ip, kind=e.IBV_QPT_UC) as ends:
+        for size in (0, 1, 2, 3, 4, 1024, 1025, 20001):
+            for x, y in (ends, ends[::-1]):
+                data = pattern(size, size)
+                x.mr.write(data, size, 0)
+                y.recv(30000, size)
+                x.send(0, size)
+                assert x.done() == OK and y.poll()[0].byte_len == size
+                assert y.mr.read(size, 30000) == data
+                y.recv(0, 0)
+                x.post(e.IBV_WR_RDMA_WRITE_WITH_IMM, 0, size, remote=y.at(30001), imm=77)
+                assert x.done() == OK and y.poll()[0].imm_data == 77
+                assert y.mr.read(size, 30001) == data
+
+
+@pytest.mark.parametrize("op, opcode", [("send", SEND_MIDDLE), ("send", SEND_LAST), ("write", WRITE_LAST)])
+def test_uc_lost_packet(bed, op, opcode):
+    """The driver under test as responder goes on after whatever packet of rxe got lost."""
+    if bed.requester == DRIVER:
+        pytest.skip("rxe as responder goes deaf")
+    with drop_every(bed.h2, opcode, 3), pair(bed.h1.dev, bed.h2.dev, kind=e.IBV_QPT_UC) as (a, b):
+        for n in range(9):
+            data = pattern(3000, n)
+            a.mr.write(data, 3000, 0)
+            if op == "send":
+                b.recv(8192, 3000)
+                a.send(0, 3000)
+                assert a.done() == OK
+            else:
+                a.write(0, 3000, b.at(8192))
+                b.recv(0, 0)
+                a.post(e.IBV_WR_SEND_WITH_IMM, 0, 0, imm=n)
+                assert [w.status for w in a.poll(2)] == [OK, OK]
+            if op == "send" and n % 3 == 2:
+                b.nothing(0.1)
+            else:
+                assert b.done() == OK
+            assert (b.mr.read(3000, 8192) == data) == (n % 3 != 2)
+
+
+@pytest.mark.parametrize("tool", ["ib_send_bw", "ib_write_bw"])
+def test_uc_perftest(bed, tool):
+    perftest(bed, tool, "-c", "UC", "-n", 20, "-s", 20001)
+
+
+def test_atomics_count_with_the_access_of_the_peer(bed):
+    """Both directions at once, on one word of each side."""
+    with atomics(bed, depth=64) as ends:
+        for end in ends:
+            set_word(end, 0, 0)
+        for _ in range(5):
+            for x, y in (ends, ends[::-1]):
+                for n in range(8):
+                    x.fetch_add(64 + 8 * n, y.at(0), 1)
+            for x in ends:
+                assert all(w.status == OK for w in x.poll(8))
+        assert [word(end, 0) for end in ends] == [40, 40]
