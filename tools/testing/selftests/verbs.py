@@ -22,6 +22,7 @@ from pyverbs.device import Context
 from pyverbs.mr import MR
 from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
+from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 from testbed import SLOW, gids
@@ -68,14 +69,15 @@ def readable(fd, timeout):
 
 class Endpoint:
     """A device opened, with one PD, CQ, MR and QP. share: take all but the QP from another endpoint; ex: make a QPEx with
-    these operations."""
+    these operations; srq: the receives of this QP and of those that share come from a shared receive queue of that size."""
 
     def __init__(self, dev, *, length=1 << 16, depth=32, cqe=None, sge=1, inline=0, access=FULL_ACCESS,
-                 channel=False, sq_sig_all=False, share=None, kind=e.IBV_QPT_RC, ex=0):
+                 channel=False, sq_sig_all=False, share=None, kind=e.IBV_QPT_RC, ex=0, srq=0):
         self.dev, self.owner, self.kind = dev, share is None, kind
         if share:
             self.ctx, self.async_fd, self.pd, self.mr = share.ctx, share.async_fd, share.pd, share.mr
             self.channel, self.channel_fd, self.cq = share.channel, share.channel_fd, share.cq
+            self.srq = share.srq
         else:
             before = event_fds()
             self.ctx = Context(name=dev)
@@ -86,8 +88,10 @@ class Endpoint:
             self.channel_fd = (event_fds() - before).pop() if channel else None
             self.cq = CQ(self.ctx, cqe or 2 * depth, None, self.channel, 0)
             self.mr = MR(self.pd, length, access)
+            self.srq = SRQ(self.pd, SrqInitAttr(SrqAttr(max_wr=srq, max_sge=sge))) if srq else None
         cap = QPCap(max_send_wr=depth, max_recv_wr=depth, max_send_sge=sge, max_recv_sge=sge, max_inline_data=inline)
-        work = {"qp_type": kind, "scq": self.cq, "rcq": self.cq, "cap": cap, "sq_sig_all": int(sq_sig_all)}
+        work = {"qp_type": kind, "scq": self.cq, "rcq": self.cq, "cap": cap, "sq_sig_all": int(sq_sig_all),
+                "srq": self.srq}
         if ex:
             mask = e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
             self.qp = QPEx(self.ctx, QPInitAttrEx(**work, pd=self.pd, send_ops_flags=ex, comp_mask=mask), None)
@@ -103,7 +107,7 @@ class Endpoint:
 
     def close(self):
         self.qp.close()
-        for thing in () if not self.owner else (self.mr, self.cq, self.channel, self.pd, self.ctx):
+        for thing in () if not self.owner else (self.srq, self.mr, self.cq, self.channel, self.pd, self.ctx):
             if thing is not None:
                 thing.close()
 
@@ -173,7 +177,7 @@ class Endpoint:
         sg = self.sges(off, length, sgl, mr, lkey)
         wr = RecvWR(wr_id=wr_id, num_sge=len(sg), sg=sg)
         wr.num_sge = len(sg) if sgl or length else 0
-        self.qp.post_recv(wr)
+        (self.srq or self.qp).post_recv(wr)
 
     def work(self, opcode, off=0, length=0, *, wr_id=0, flags=e.IBV_SEND_SIGNALED, remote=None, imm=0, sgl=None,
              mr=None, lkey=None):
@@ -255,6 +259,15 @@ class Endpoint:
             assert left > 0, f"no async event {wanted} on {self.dev}, but {seen}"
             seen += self.events(left)
         return seen
+
+
+class Remote:
+    """The other end of a connection when it is in another process."""
+
+    gid, gid_index = Endpoint.gid, Endpoint.gid_index
+
+    def __init__(self, dev, qp_num, psn):
+        self.dev, self.ctx, self.qp, self.qp_num, self.psn = dev, Context(name=dev), self, qp_num, psn
 
 
 @contextlib.contextmanager

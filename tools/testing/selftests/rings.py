@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Verbs by hand, without a provider: commands written to the uverbs file, with any values whatever.
+
+    with Uverbs("ferroce1") as u:
+        pd = u.alloc_pd()
+        srq, info = u.create_srq(pd, max_wr=10)
+
+For what libibverbs would not let through. A command that the kernel refuses raises OSError.
+"""
+
+import ctypes
+import fcntl
+import glob
+import mmap
+import os
+import struct
+
+COMMANDS = ["get_context", "query_device", "query_port", "alloc_pd", "dealloc_pd", "create_ah", "modify_ah", "query_ah",
+            "destroy_ah", "reg_mr", "reg_smr", "rereg_mr", "query_mr", "dereg_mr", "alloc_mw", "bind_mw", "dealloc_mw",
+            "create_comp_channel", "create_cq", "resize_cq", "destroy_cq", "poll_cq", "peek_cq", "req_notify_cq",
+            "create_qp", "query_qp", "modify_qp", "destroy_qp", "post_send", "post_recv", "attach_mcast", "detach_mcast",
+            "create_srq", "modify_srq", "query_srq", "destroy_srq", "post_srq_recv", "open_xrcd", "close_xrcd",
+            "create_xsrq", "open_qp"]
+"""enum ib_uverbs_write_cmds, in order."""
+
+RC, UC, UD, XRC_INI, XRC_TGT = 2, 3, 4, 9, 10
+SRQ_MAX_WR, SRQ_LIMIT = 1, 2
+UNMAPPED = 0x1000
+"""An address at which nothing is."""
+
+
+class Info(ctypes.Structure):
+    """struct mminfo: where a ring can be mapped."""
+    _fields_ = [("offset", ctypes.c_uint64), ("size", ctypes.c_uint32), ("pad", ctypes.c_uint32)]
+
+
+class Ring:
+    """A ring as user space sees it (struct rxe_queue_buf), to be read and written at will."""
+
+    def __init__(self, memory):
+        self.memory = memory
+        self.shift, self.mask = struct.unpack_from("II", self.memory, 0)
+
+    @classmethod
+    def mapped_by(cls, action):
+        """The ring that the provider maps while it does something, and what that returns."""
+        before = mappings()
+        result = action()
+        (start, end), = mappings() - before
+        return cls((ctypes.c_char * (end - start)).from_address(start)), result
+
+    def get(self, offset):
+        return struct.unpack_from("I", self.memory, offset)[0]
+
+    def put(self, offset, value):
+        struct.pack_into("I", self.memory, offset, value)
+
+    producer = property(lambda self: self.get(128), lambda self, value: self.put(128, value))
+    consumer = property(lambda self: self.get(256), lambda self, value: self.put(256, value))
+
+    def element(self, index):
+        """Offset of an element."""
+        return 384 + (index << self.shift)
+
+    def post_recv(self, wr_id, sges=(), num_sge=None):
+        """Writes a receive and publishes it; num_sge may lie."""
+        at = self.element(self.producer)
+        count = len(sges) if num_sge is None else num_sge
+        total = sum(length for _, length, _ in sges)
+        struct.pack_into("QIIIIIIII", self.memory, at, wr_id, 0, 0, total, total, 0, count, 0, 0)
+        for n, (addr, length, lkey) in enumerate(sges):
+            struct.pack_into("QII", self.memory, at + 40 + 16 * n, addr, length, lkey)
+        self.producer = (self.producer + 1) & self.mask
+
+
+def mappings():
+    """Where this process has mapped uverbs files: pairs of start and end."""
+    found = set()
+    with open("/proc/self/maps") as f:
+        for line in f:
+            if "uverbs" in line:
+                start, end = line.split()[0].split("-")
+                found.add((int(start, 16), int(end, 16)))
+    return found
+
+
+class Uverbs:
+    def __init__(self, dev):
+        node, = (p for p in glob.glob("/sys/class/infiniband_verbs/uverbs*")
+                 if open(f"{p}/ibdev").read().strip() == dev)
+        self.fd = os.open(f"/dev/infiniband/{os.path.basename(node)}", os.O_RDWR | os.O_CLOEXEC)
+        self.async_fd, self.vectors = struct.unpack("II", self.call("get_context", "", answer=8))
+        fcntl.fcntl(self.async_fd, fcntl.F_SETFL, os.O_NONBLOCK)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        os.close(self.async_fd)
+        os.close(self.fd)
+
+    def call(self, name, layout, *values, answer=0, driver=b"", response=None):
+        """A command with a response (u64) first, if it has an answer; returns the answer's bytes."""
+        out = ctypes.create_string_buffer(max(answer, 8))
+        head = struct.pack("Q", ctypes.addressof(out) if response is None else response) if answer else b""
+        body = head + struct.pack("=" + layout, *values) + driver
+        assert len(body) % 4 == 0 and answer % 4 == 0
+        self.write(COMMANDS.index(name), body, answer)
+        return out.raw[:answer]
+
+    def write(self, number, body, answer):
+        words = struct.pack("IHH", number, 2 + len(body) // 4, answer // 4)
+        os.write(self.fd, words + body)
+
+    def ring(self, info):
+        return Ring(mmap.mmap(self.fd, info.size, mmap.MAP_SHARED, offset=info.offset))
+
+    def events(self):
+        """Async events that are there: pairs of element and type."""
+        try:
+            data = os.read(self.async_fd, 4096)
+        except BlockingIOError:
+            return []
+        return [struct.unpack_from("QI", data, at)[:2] for at in range(0, len(data), 16)]
+
+    # Objects: handles are numbers. What comes from the driver follows C's answer.
+
+    def alloc_pd(self):
+        return struct.unpack("I", self.call("alloc_pd", "", answer=4))[0]
+
+    def create_cq(self, cqe=16, vector=0, channel=-1, room=16, response=None):
+        out = self.call("create_cq", "QIIiI", 0, cqe, vector, channel, 0, answer=8 + room, response=response)
+        handle, cqe = struct.unpack_from("II", out)
+        return handle, cqe, Info.from_buffer_copy(out[8:].ljust(16, b"\0"))
+
+    def resize_cq(self, cq, cqe, room=16, response=None):
+        out = self.call("resize_cq", "II", cq, cqe, answer=8 + room, response=response)
+        return struct.unpack_from("I", out)[0], Info.from_buffer_copy(out[8:].ljust(16, b"\0"))
+
+    def create_srq(self, pd, max_wr=16, max_sge=1, limit=0, room=24, response=None):
+        """Returns the handle, (max_wr, max_sge), the ring's info and the number."""
+        out = self.call("create_srq", "QIIII", 0, pd, max_wr, max_sge, limit, answer=16 + room, response=response)
+        handle, max_wr, max_sge, _ = struct.unpack_from("IIII", out)
+        info = Info.from_buffer_copy(out[16:].ljust(24, b"\0"))
+        return handle, (max_wr, max_sge), info, struct.unpack_from("I", out.ljust(40, b"\0"), 32)[0]
+
+    def modify_srq(self, srq, mask, max_wr=0, limit=0, address=None, driver=None):
+        """Returns where the new ring is, if the size was changed."""
+        info = Info()
+        if driver is None:
+            driver = struct.pack("Q", ctypes.addressof(info) if address is None else address)
+        self.call("modify_srq", "IIII", srq, mask, max_wr, limit, driver=driver)
+        return info
+
+    def query_srq(self, srq):
+        """(max_wr, max_sge, limit)"""
+        return struct.unpack("IIII", self.call("query_srq", "II", srq, 0, answer=16))[:3]
+
+    def create_qp(self, pd, send_cq, recv_cq=None, srq=None, kind=RC, send=(4, 1), recv=(4, 1), inline=0, room=32,
+                  response=None):
+        """Returns handle, number and (max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data)."""
+        out = self.call("create_qp", "QIIIIIIIIIBBBB", 0, pd, send_cq, send_cq if recv_cq is None else recv_cq, srq or 0,
+                        send[0], recv[0], send[1], recv[1], inline, 0, kind, int(srq is not None), 0,
+                        answer=32 + room, response=response)
+        handle, qpn, send_wr, recv_wr, send_sge, recv_sge, max_inline = struct.unpack_from("IIIIIII", out)
+        return handle, qpn, (send_wr, recv_wr, send_sge, recv_sge, max_inline)
+
+    def destroy(self, what, handle):
+        """what: pd, ah, cq, srq, qp, xrcd."""
+        if what in ("pd", "ah", "mr", "xrcd"):
+            name = {"pd": "dealloc_pd", "ah": "destroy_ah", "mr": "dereg_mr", "xrcd": "close_xrcd"}[what]
+            self.call(name, "I", handle)
+        else:
+            answer = {"cq": 8, "srq": 4, "qp": 4}[what]
+            self.call(f"destroy_{what}", "II", handle, 0, answer=answer)
