@@ -76,6 +76,8 @@ pub struct Host {
     /// Chances out of 1000 that a packet comes in with headers forged by a hostile peer, who knows
     /// how to compute an ICRC.
     pub forgery: u32,
+    /// Receives come from a queue that others take from as well, see [`Self::share_receives`].
+    pub shared: bool,
     retired: u32,
     ip: [u8; 20],
     udp: [u8; 8],
@@ -110,12 +112,19 @@ impl Host {
             congestion: 0,
             max_run: config.max_run,
             forgery: 0,
+            shared: false,
             retired: 0,
             ip,
             udp,
             flow: Flow::v4::<SoftCrc32>(&ip, &udp),
             rng,
         }
+    }
+
+    /// Makes the receive queue one that others might take from: in ERR it is not flushed.
+    pub fn share_receives(&mut self) {
+        self.shared = true;
+        self.qp.share_receives();
     }
 
     /// Brings the QP from RESET to RTS.

@@ -279,6 +279,19 @@ def test_capability_granted(two, cap, value):
     qp.close()
 
 
+@pytest.mark.differs_on_rxe("more is granted than the device says that it has")
+@pytest.mark.parametrize("cap", ["max_send_wr", "max_recv_wr"])
+def test_no_more_than_the_device_has(two, cap):
+    """The largest queue that the device reports can be had, and rounding does not make it larger."""
+    a, _ = two
+    limit = a.ctx.query_device().max_qp_wr
+    for wanted in (limit, limit // 2 + 1, limit // 2 + 2, limit - 1):
+        qp = create(a, **{cap: wanted})
+        granted = getattr(qp.query(e.IBV_QP_CAP)[1].cap, cap)
+        assert wanted <= granted <= limit
+        qp.close()
+
+
 @pytest.mark.parametrize("kind", [e.IBV_QPT_RAW_PACKET, e.IBV_QPT_XRC_SEND, 99], ids=["raw_packet", "xrc_send", "unknown"])
 def test_unsupported_type(two, kind):
     a, _ = two

@@ -4,7 +4,7 @@
 //! Whatever happens, and whatever the peer does, each end keeps its word to its own consumer:
 //!
 //! - Sends complete in order, each once; after the first failure all are flushed.
-//! - So do receives.
+//! - So do receives; those of a shared queue that were not taken stay there, and an event tells.
 //! - Nothing hangs: in the end everything is complete, or the QP is in ERR and all is flushed.
 //!
 //! As long as the peer is honest, what has completed with success has arrived besides.
@@ -30,6 +30,7 @@ use crate::{
 use fastrand::Rng;
 use roce::{
     cqe::WcStatus,
+    env::QpEvent,
     qp::state::QpState,
     types::RKey,
     wqe::SendOp, //
@@ -70,6 +71,9 @@ pub fn run(seed: u64, forgery: u32) -> Tally {
         let host = pair.host(end);
         host.forgery = forgery;
         host.world.lenient = !honest;
+        if rng.u32(0..4) == 0 {
+            host.share_receives();
+        }
     }
     for stream in &mut streams {
         if honest && rng.bool() {
@@ -244,8 +248,16 @@ fn check_consumer(stream: &Stream, other: &Stream, pair: &mut Pair, tally: &mut 
 
     if dead {
         assert_eq!(host.qp.retired() as usize, stream.posted, "not flushed");
-        assert_eq!(world.received.len(), other.posted_receives, "not flushed");
+        let left = if host.shared {
+            world.receives.len()
+        } else {
+            0
+        };
+        let done = world.received.len();
+        assert_eq!(done + left, other.posted_receives, "not flushed");
     }
+    let last = world.events.iter().filter(|e| **e == QpEvent::LastWqe);
+    assert_eq!(last.count(), usize::from(dead && host.shared), "last WQE");
     let outcome = match (failed, refused) {
         (Some(WcStatus::WrFlushErr) | None, Some(status)) if status != WcStatus::WrFlushErr => {
             status
