@@ -24,12 +24,10 @@
 //! own; see [`window`]. Atomics, ATOMIC WRITE and FLUSH have a response of one packet: they are
 //! bounded by `max_rd_atomic` like READs, and repeated like them if no response comes.
 //!
-//! A local operation takes no PSN. It is carried out when it is started, which happens once and in
-//! order, and complete when all before it is; when the requester goes back it is passed over. An
-//! invalidation starts when all before it is complete: what is sent again may need the key.
+//! A local operation takes none; see [`local`].
 
-#[cfg(test)]
-mod local_tests;
+mod fail;
+mod local;
 mod retransmit;
 #[cfg(test)]
 mod tests;
@@ -401,39 +399,6 @@ where
         Ok(true)
     }
 
-    //= IBA 10.8.3.3
-    /// Carries out the next WQE, if it may be done now.
-    fn start_local<E: Env + ?Sized>(&mut self, op: LocalOp, env: &mut E) -> Result<bool, Failure> {
-        if op == LocalOp::Invalidate && self.next != self.head {
-            return Ok(false);
-        }
-        let done = env.local(self.slot(self.next), op);
-        let first_psn = self.unassigned;
-        let Some(wqe) = self.wqe_mut(self.next) else {
-            return Ok(false);
-        };
-        if done.is_err() {
-            wqe.error = Some(WcStatus::MwBindErr);
-            return self.fail_if_first(env).map(|()| false);
-        }
-        wqe.first_psn = first_psn;
-        wqe.packets = 0;
-        self.started = self.next.wrapping_add(1);
-        Ok(true)
-    }
-
-    /// Completes local operations that were carried out and have become the oldest.
-    #[inline]
-    fn complete_local<E: Env + ?Sized>(&mut self, env: &mut E) -> Result<(), Failure> {
-        while self.head != self.started {
-            match self.wqe(self.head) {
-                Some(wqe) if wqe.packets == 0 => self.retire_head(WcStatus::Success, env)?,
-                Some(_) | None => break,
-            }
-        }
-        Ok(())
-    }
-
     /// What was handed out to an unreliable connection has been sent, which is all that there is to
     /// wait for.
     pub(crate) fn transmitted<E: Env + ?Sized>(&mut self, env: &mut E) -> Result<(), Failure> {
@@ -448,25 +413,6 @@ where
             self.complete_head(WcStatus::Success, env)?;
         }
         Ok(())
-    }
-
-    /// Fails the next WQE, which has an error, if all before it are complete.
-    pub(crate) fn fail_if_first<E: Env + ?Sized>(&mut self, env: &mut E) -> Result<(), Failure> {
-        if self.next != self.head {
-            return Ok(());
-        }
-        match self.wqe(self.head).and_then(|wqe| wqe.error) {
-            Some(status) if self.head != self.tail => Err(self.fail(status, env)),
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    /// Completes the WQE at the head with an error.
-    pub(crate) fn fail<E: Env + ?Sized>(&mut self, status: WcStatus, env: &mut E) -> Failure {
-        match self.complete_head(status, env) {
-            Ok(()) => Failure::Completed,
-            Err(failure) => failure,
-        }
     }
 
     /// Retires the WQE at the head, with a completion if it wants one, and with it local operations
@@ -615,33 +561,6 @@ where
             number = number.wrapping_add(1);
         }
         self.rd_atomics = count;
-    }
-
-    /// The payload of packet `index` of a run could not be read.
-    pub(crate) fn payload_failed<E: Env + ?Sized>(
-        &mut self,
-        run: &Run,
-        index: u32,
-        env: &mut E,
-    ) -> Result<(), Failure> {
-        let Some(number) = self.unsend(run, index) else {
-            return Ok(());
-        };
-        if let Some(wqe) = self.wqe_mut(number) {
-            wqe.error = Some(WcStatus::LocProtErr);
-        }
-        self.fail_if_first(env)
-    }
-
-    /// Completes up to `max` WQEs with a flush error. Returns how many.
-    pub(crate) fn flush<E: Env + ?Sized>(&mut self, env: &mut E, max: u32) -> u32 {
-        let mut count = 0u32;
-        while count < max && self.head != self.tail {
-            // A CQ that overflows now has nobody left to tell.
-            let _ = self.complete_head(WcStatus::WrFlushErr, env);
-            count = count.wrapping_add(1);
-        }
-        count
     }
 }
 
