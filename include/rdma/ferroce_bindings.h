@@ -3,6 +3,7 @@
 #include <linux/hrtimer_types.h>
 
 /* verbs */
+#include <linux/dma-buf.h>
 #include <linux/hmm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/vmalloc.h>

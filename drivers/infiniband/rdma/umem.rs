@@ -5,11 +5,15 @@
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h).
 //! In the tree this file would be `rust/kernel/rdma/umem.rs`.
 
+mod dma_buf;
 mod odp;
 
-pub use odp::{
-    Fault,
-    OdpUmem, //
+pub use self::{
+    dma_buf::DmaBuf,
+    odp::{
+        Fault,
+        OdpUmem, //
+    },
 };
 
 use crate::{

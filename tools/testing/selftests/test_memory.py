@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
 # guest: timeout=600 smp=2 mem=3072
-"""Memory: registering anew, windows, and what is refused.
+"""Memory: registering anew, windows, DMA-BUFs, huge pages, and what is refused.
 
 librxe has no function for registering anew, so these tests write the uverbs command themselves.
 """
 
 import errno
+import fcntl
 import mmap
 import os
+import struct
 
 import pyverbs.enums as e
 import pytest
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.differs_on_rxe("rxe does not exchange memory, and does 
 
 PAGE = 4096
 NO_TIMER = {"timeout": 0}
+BIND_ERR, ACCESS_ERR = e.IBV_WC_MW_BIND_ERR, e.IBV_WC_REM_ACCESS_ERR
 LOCAL, REMOTE_READ, REMOTE_WRITE, ATOMIC, BIND = (
     e.IBV_ACCESS_LOCAL_WRITE, e.IBV_ACCESS_REMOTE_READ, e.IBV_ACCESS_REMOTE_WRITE, e.IBV_ACCESS_REMOTE_ATOMIC,
     e.IBV_ACCESS_MW_BIND)
@@ -67,14 +70,14 @@ def fails(code, call, *args, **kw):
     assert info.value.errno == code, f"{errno.errorcode[info.value.errno]} instead of {errno.errorcode[code]}"
 
 
-def reconnect(ends):
-    """From the error state back to RTS."""
+def reconnect(ends, access=FULL_ACCESS):
+    """Through RESET back to RTS."""
     for end in ends:
         end.to_state(e.IBV_QPS_RESET)
         while end.cq.poll(1)[0]:
             pass
-    ends[0].connect(ends[1], **NO_TIMER)
-    ends[1].connect(ends[0], **NO_TIMER)
+    ends[0].connect(ends[1], access=access, **NO_TIMER)
+    ends[1].connect(ends[0], access=access, **NO_TIMER)
 
 
 def write_status(ends, va, key, length=64):
@@ -158,6 +161,26 @@ def test_rereg_all_at_once(ends):
             assert write_status(ends, *b.at(0)) == OK
 
 
+def test_rereg_atomic(ends):
+    """The right to atomics goes and comes back."""
+    a, b = ends
+
+    def add():
+        wr = a.work(e.IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8)
+        wr.set_wr_atomic(b.mr.rkey, b.mr.buf, 7)
+        a.qp.post_send(wr)
+        status = a.done()
+        if status != OK:
+            reconnect(ends, FULL_ACCESS | ATOMIC)
+        return status
+
+    reconnect(ends, FULL_ACCESS | ATOMIC)
+    for access, wanted in ((LOCAL, ACCESS_ERR), (LOCAL | ATOMIC, OK), (FULL_ACCESS, ACCESS_ERR), (LOCAL | ATOMIC, OK)):
+        rereg(b, uverbs.ACCESS, access=access)
+        assert add() == wanted
+    assert int.from_bytes(b.mr.read(8, 0), "little") == 14
+
+
 def test_rereg_under_load(ends):
     """Messages that are under way when the memory is exchanged land whole in the one place or the other."""
     a, b = ends
@@ -212,7 +235,6 @@ def test_rereg_read_only_memory(end):
 
 # Windows.
 
-BIND_ERR, ACCESS_ERR = e.IBV_WC_MW_BIND_ERR, e.IBV_WC_REM_ACCESS_ERR
 ZERO_BASED = e.IBV_ACCESS_ZERO_BASED
 
 
@@ -453,6 +475,80 @@ def test_alloc_mw_refused(end):
     uverbs.dealloc_mw(end.ctx, handle)
     fails(errno.ENOENT, uverbs.dealloc_mw, end.ctx, handle)
     fails(errno.EINVAL, uverbs.dealloc_mw, end.ctx, end.mr.handle)
+
+
+# Memory that other drivers share.
+
+
+class UdmaBuf:
+    """A DMA-BUF made of a memfd, and the memfd mapped here."""
+
+    CREATE = 0x40187542  # UDMABUF_CREATE
+
+    def __init__(self, length, flags=0):
+        memfd = os.memfd_create("udmabuf", os.MFD_ALLOW_SEALING)
+        os.ftruncate(memfd, length)
+        fcntl.fcntl(memfd, 1033, 2)  # F_ADD_SEALS, F_SEAL_SHRINK
+        self.map = mmap.mmap(memfd, length)
+        with open("/dev/udmabuf", "wb", buffering=0) as device:
+            self.fd = fcntl.ioctl(device, self.CREATE, bytearray(struct.pack("=IIQQ", memfd, flags, 0, length)))
+        os.close(memfd)
+
+
+def test_dma_buf(ends):
+    """A DMA-BUF is read and written by the peer, from an offset on, and outlives its file descriptor."""
+    a, b = ends
+    buf = UdmaBuf(64 * PAGE)
+    data = pattern(20 * PAGE, "dmabuf")
+    a.mr.write(data[:b.mr.length], min(len(data), a.mr.length), 0)
+    size = min(len(data), a.mr.length)
+    handle, lkey, rkey = uverbs.reg_dmabuf_mr(b.ctx, b.pd.handle, buf.fd, 4 * PAGE, 32 * PAGE, 0x10000, FULL_ACCESS)
+    os.close(buf.fd)
+    assert write_status(ends, 0x10000 + 100, rkey, size) == OK
+    assert buf.map[:] == bytes(4 * PAGE + 100) + data[:size] + bytes(60 * PAGE - 100 - size)
+    buf.map[5 * PAGE:5 * PAGE + 5] = b"hello"
+    a.read(0, 5, (0x10000 + PAGE, rkey))
+    assert a.done() == OK and a.mr.read(5, 0) == b"hello"
+    b.post(e.IBV_WR_SEND, 0, 0, sgl=[(0x10000 + PAGE - b.mr.buf, 5)], lkey=lkey)
+    a.recv(0, 5)
+    assert a.done() == OK and b.done() == OK
+    for va, length in ((0x10000 - 1, 1), (0x10000 + 32 * PAGE, 1), (0x10000 + 32 * PAGE - 1, 2)):
+        assert write_status(ends, va, rkey, length) == ACCESS_ERR
+    uverbs.dereg_mr(b.ctx, handle)
+    assert write_status(ends, 0x10000, rkey, 1) == ACCESS_ERR
+
+
+def test_dma_buf_refused(end):
+    """What is no DMA-BUF, and what is not in it."""
+    buf = UdmaBuf(4 * PAGE)
+    with open("/dev/zero", "rb") as zero:
+        for code, args in (
+                (errno.EINVAL, (zero.fileno(), 0, PAGE, 0, LOCAL)),
+                (errno.EBADF, (1000, 0, PAGE, 0, LOCAL)),
+                (errno.EINVAL, (buf.fd, 0, 0, 0, LOCAL)),
+                (errno.EINVAL, (buf.fd, 0, 4 * PAGE + 1, 0, LOCAL)),
+                (errno.EINVAL, (buf.fd, 4 * PAGE, 1, 0, LOCAL)),
+                (errno.EINVAL, (buf.fd, WRAPS, 2 * PAGE, 0, LOCAL)),
+                (errno.EINVAL, (buf.fd, 0, PAGE, WRAPS, LOCAL)),
+                (errno.EINVAL, (buf.fd, 0, PAGE, 1, LOCAL)),
+                (errno.EINVAL, (buf.fd, 0, PAGE, 0, REMOTE_WRITE)),
+                (errno.EINVAL, (buf.fd, 0, PAGE, 0, LOCAL | BIND))):
+            fails(code, uverbs.reg_dmabuf_mr, end.ctx, end.pd.handle, *args)
+    os.close(buf.fd)
+
+
+def test_huge_pages(ends):
+    """Pinned huge pages, written to across the border of two."""
+    a, b = ends
+    with open("/proc/sys/vm/nr_hugepages", "r+") as f:
+        f.write("8")
+    huge = Pages(4 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000)
+    data = pattern(60000, "huge")
+    a.mr.write(data, len(data), 0)
+    handle, _, rkey = uverbs.reg_mr(b.ctx, b.pd.handle, huge.addr, 4 << 20, huge.addr, FULL_ACCESS)
+    assert write_status(ends, huge.addr + (2 << 20) - 30000, rkey, len(data)) == OK
+    assert huge.read((2 << 20) - 30000, len(data)) == data
+    uverbs.dereg_mr(b.ctx, handle)
 
 
 # Bad input.

@@ -83,6 +83,6 @@ def reg_dmabuf_mr(ctx, pd_handle, fd, offset, length, iova, access):
     keys = (ctypes.c_uint32 * 2)()
     at = ctypes.addressof(keys)
     out = ioctl(ctx, OBJECT_MR, REG_DMABUF_MR_METHOD,
-                [(0, 0, 0), (1, 0, pd_handle), (2, 8, offset), (3, 8, length), (4, 8, iova), (5, 0, fd),
+                [(0, 0, 0), (1, 0, pd_handle), (2, 8, offset), (3, 8, length), (4, 8, iova), (5, 4, fd),
                  (6, 4, access), (7, 4, at), (8, 4, at + 4)])
     return out[0] & 0xffffffff, keys[0], keys[1]

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/dma-buf.h>
 #include <linux/highmem.h>
 #include <linux/hmm.h>
+#include <linux/iosys-map.h>
 #include <linux/mm.h>
+#include <linux/module.h>
 #include <linux/mmu_notifier.h>
 #include <linux/netdevice.h>
 #include <linux/scatterlist.h>
@@ -79,6 +82,46 @@ struct ib_udata *rust_helper_uverbs_driver_udata(struct uverbs_attr_bundle *attr
 struct ib_ucontext *rust_helper_rdma_udata_to_ucontext(struct ib_udata *udata)
 {
 	return rdma_udata_to_uverbs_attr_bundle(udata)->context;
+}
+
+MODULE_IMPORT_NS("DMA_BUF");
+
+size_t rust_helper_dma_buf_size(const struct dma_buf *buf)
+{
+	return buf->size;
+}
+
+bool rust_helper_dma_buf_is_writable(const struct dma_buf *buf)
+{
+	return buf->file->f_mode & FMODE_WRITE;
+}
+
+int rust_helper_dma_buf_begin_access(struct dma_buf *buf)
+{
+	return dma_buf_begin_cpu_access(buf, DMA_BIDIRECTIONAL);
+}
+
+void rust_helper_dma_buf_end_access(struct dma_buf *buf)
+{
+	dma_buf_end_cpu_access(buf, DMA_BIDIRECTIONAL);
+}
+
+void rust_helper_iosys_map_read(void *dst, const struct iosys_map *map, size_t offset, size_t len)
+{
+	iosys_map_memcpy_from(dst, map, offset, len);
+}
+
+void rust_helper_iosys_map_write(const struct iosys_map *map, size_t offset, const void *src, size_t len)
+{
+	struct iosys_map dst = *map;
+
+	iosys_map_memcpy_to(&dst, offset, src, len);
+}
+
+/* Null for the memory of a device. */
+u64 *rust_helper_iosys_map_word(const struct iosys_map *map, size_t offset)
+{
+	return map->is_iomem ? NULL : map->vaddr + offset;
 }
 
 void rust_helper_mmu_interval_set_seq(struct mmu_interval_notifier *sub, unsigned long seq)

@@ -459,6 +459,23 @@ pub trait Driver: Sized + Send + Sync + 'static {
         attr: &MrInit,
     ) -> Result<NewMr<impl PinInit<Self::Mr, Error>>>;
 
+    /// Registers a part of a DMA-BUF that a program has as `fd`; `attr.start` counts from its start.
+    ///
+    /// # Context
+    ///
+    /// Process, of that program; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`DmaBuf::map`]; any other.
+    ///
+    /// [`DmaBuf::map`]: crate::umem::DmaBuf::map
+    fn reg_dma_buf_mr(
+        pd: &Pd<Self>,
+        fd: i32,
+        attr: &MrInit,
+    ) -> Result<NewMr<impl PinInit<Self::Mr, Error>>>;
+
     /// Changes a region of a program, in place: the keys stay the same. All or nothing.
     ///
     /// # Context

@@ -195,6 +195,40 @@ impl<D: Driver> VTable<D> {
         create().unwrap_or_else(|e| e.to_ptr())
     }
 
+    /// `ib_device_ops.reg_user_mr_dmabuf`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `uverbs_std_types_mr.c`: `pd` is live.
+    pub(super) unsafe extern "C" fn reg_dma_buf(
+        pd: *mut bindings::ib_pd,
+        offset: u64,
+        length: u64,
+        virt_addr: u64,
+        fd: c_int,
+        access: c_int,
+        dmah: *mut bindings::ib_dmah,
+        _attrs: *mut bindings::uverbs_attr_bundle,
+    ) -> *mut bindings::ib_mr {
+        let create = || {
+            if !dmah.is_null() {
+                return Err(EOPNOTSUPP);
+            }
+            // SAFETY: `pd` is live by the safety requirement.
+            let pd = unsafe { Pd::<D>::from_raw(pd) };
+            let attr = MrInit {
+                start: offset,
+                length,
+                virt_addr,
+                // CAST: C keeps flags in an `int`.
+                access: access as u32,
+            };
+            let new = D::reg_dma_buf_mr(pd, fd, &attr)?;
+            Mr::<D>::create(new)
+        };
+        create().unwrap_or_else(|e| e.to_ptr())
+    }
+
     /// `ib_device_ops.rereg_user_mr`.
     ///
     /// # Safety

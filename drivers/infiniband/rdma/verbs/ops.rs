@@ -105,6 +105,7 @@ impl<D: Driver> Ops<D> {
         query_qp: Some(qp::VTable::<D>::query),
         query_srq: Some(srq::VTable::<D>::query),
         reg_user_mr: Some(mr::VTable::<D>::reg_user),
+        reg_user_mr_dmabuf: Some(mr::VTable::<D>::reg_dma_buf),
         rereg_user_mr: Some(mr::VTable::<D>::rereg_user),
         req_notify_cq: Some(cq::VTable::<D>::req_notify),
         resize_user_cq: Some(cq::VTable::<D>::resize_user),

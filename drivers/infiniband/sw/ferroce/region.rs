@@ -34,6 +34,7 @@ use kernel::{
 use rdma::{
     sync::RcuMap,
     umem::{
+        DmaBuf,
         Fault,
         KernelMemory,
         OdpUmem,
@@ -68,6 +69,8 @@ pub(crate) enum Backing {
     User(Umem),
     /// Pages of a process that come and go.
     OnDemand(Pin<KBox<OdpUmem>>),
+    /// Memory that another driver shares.
+    DmaBuf(DmaBuf),
     /// All kernel memory (`get_dma_mr`); addresses are kernel virtual ones.
     Kernel(KernelMemory),
     /// Pages that a kernel user has registered.
@@ -80,6 +83,7 @@ impl Backing {
         match self {
             Self::User(umem) => umem.read(offset, buf),
             Self::OnDemand(umem) => umem.read(offset, buf),
+            Self::DmaBuf(buffer) => buffer.read(offset, buf),
             Self::Kernel(memory) => memory.read(offset, buf),
             Self::Pages(pages) => pages.read(offset, buf),
         }
@@ -91,6 +95,7 @@ impl Backing {
         match self {
             Self::User(umem) => umem.write(offset, buf),
             Self::OnDemand(umem) => umem.write(offset, buf),
+            Self::DmaBuf(buffer) => buffer.write(offset, buf),
             Self::Kernel(memory) => memory.write(offset, buf),
             Self::Pages(pages) => pages.write(offset, buf),
         }
@@ -124,6 +129,7 @@ impl Backing {
         match self {
             Self::User(umem) => umem.with_word(offset, f),
             Self::OnDemand(umem) => umem.with_word(offset, f),
+            Self::DmaBuf(buffer) => buffer.with_word(offset, f),
             Self::Kernel(memory) => memory.with_word(offset, f),
             Self::Pages(pages) => pages.with_word(offset, f),
         }
@@ -142,7 +148,7 @@ impl Backing {
     pub(crate) fn fault(&self, offset: u64, length: usize, fault: Fault) -> Result {
         match self {
             Self::OnDemand(umem) => umem.fault(offset, length, fault),
-            Self::User(_) | Self::Kernel(_) | Self::Pages(_) => Ok(()),
+            Self::User(_) | Self::DmaBuf(_) | Self::Kernel(_) | Self::Pages(_) => Ok(()),
         }
     }
 
@@ -156,6 +162,7 @@ impl Backing {
         match self {
             Self::User(umem) => umem.is_writable(),
             Self::OnDemand(umem) => umem.is_writable(),
+            Self::DmaBuf(buffer) => buffer.is_writable(),
             Self::Kernel(_) | Self::Pages(_) => true,
         }
     }
@@ -419,7 +426,7 @@ impl Region {
                 .checked_add(length)
                 .map(|_| va)
                 .ok_or(MemoryError::Access),
-            Backing::User(_) | Backing::OnDemand(_) | Backing::Pages(_) => {
+            Backing::User(_) | Backing::OnDemand(_) | Backing::DmaBuf(_) | Backing::Pages(_) => {
                 offset_in(self.iova, self.length, va, length)
             }
         }

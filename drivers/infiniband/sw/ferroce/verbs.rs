@@ -252,6 +252,14 @@ impl Driver for Ferroce {
         mr::register(pd, attr)
     }
 
+    fn reg_dma_buf_mr(
+        pd: &Pd<Self>,
+        fd: i32,
+        attr: &MrInit,
+    ) -> Result<NewMr<impl PinInit<mr::Registration, Error>>> {
+        mr::register_dma_buf(pd, fd, attr)
+    }
+
     fn rereg_user_mr(mr: &Mr<Self>, change: &MrChange<'_, Self>) -> Result {
         let pd = mr.pd();
         mr::change(pd.device().drv(), mr.drv(), pd, change)

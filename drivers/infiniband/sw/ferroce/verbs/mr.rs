@@ -27,6 +27,7 @@ use kernel::{
 };
 use rdma::{
     umem::{
+        DmaBuf,
         KernelMemory,
         OdpUmem,
         Umem, //
@@ -90,6 +91,28 @@ fn pin(pd: &Pd<Ferroce>, at: &MrTranslation, access: u32) -> Result<Arc<Backing>
     }
     let umem = Umem::pin(pd.device(), at.start, usize::try_from(at.length)?, access)?;
     Ok(Arc::new(Backing::User(umem), GFP_KERNEL)?)
+}
+
+/// Registers a part of a DMA-BUF of a user program.
+///
+/// # Errors
+///
+/// As [`register`], and those of [`DmaBuf::map`].
+pub(super) fn register_dma_buf(
+    pd: &Pd<Ferroce>,
+    fd: i32,
+    attr: &MrInit,
+) -> Result<NewMr<impl PinInit<Registration, Error>>> {
+    let access = check_access(attr.access)?;
+    attr.virt_addr.checked_add(attr.length).ok_or(EINVAL)?;
+    let writable = access & access::WRITABLE != 0;
+    let buffer = DmaBuf::map(fd, attr.start, attr.length, writable)?;
+    let backing = Arc::new(Backing::DmaBuf(buffer), GFP_KERNEL)?;
+    let memory = insert(pd.device().drv(), |key| {
+        let region = Region::new(key, pd.id(), access, attr.virt_addr, attr.length, backing)?;
+        Ok(Memory::Region(region))
+    })?;
+    Ok(registration(memory))
 }
 
 /// Makes the region by which a kernel user reaches all of its memory.
