@@ -211,9 +211,28 @@ where
         self.attr
     }
 
+    /// Payload bytes of a full packet.
+    #[inline]
+    pub fn path_mtu(&self) -> Mtu {
+        self.attr.path_mtu
+    }
+
     /// Whether the QP is in SQD and WQEs that were started are not yet complete.
     pub fn is_draining(&self) -> bool {
         self.attr.state == QpState::Sqd && !self.requester.is_drained()
+    }
+
+    /// Whether requests are in flight that the peer has yet to answer: the answer is the next occasion
+    /// to send.
+    #[inline]
+    pub fn is_in_flight(&self) -> bool {
+        self.kind == QpKind::Rc && self.requester.cursor() != self.requester.unacked
+    }
+
+    /// Whether a send WQE is posted of which not all packets have been handed out.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.requester.next != self.requester.tail
     }
 
     /// Sets the most payload of a datagram: the MTU of the port. Connected QPs have their own.

@@ -46,6 +46,7 @@ use crate::{
         Env, //
     },
     qp::{
+        state::QpKind,
         Context,
         Failure, //
     },
@@ -290,13 +291,22 @@ where
             | SendOp::Local(_)
             | SendOp::Invalid(_) => {
                 let count = left.min(max).min(room);
+                let ack_mask = self.window.ack_mask();
+                let ack_end = self.asks(&wqe);
+                let last = psn.add(count.wrapping_sub(1)).get();
+                if last & ack_mask == ack_mask || (ack_end && count == left) {
+                    self.retry.asked();
+                } else if ctx.kind == QpKind::Rc {
+                    self.retry.unasked(now);
+                }
                 let form = Form::Message {
                     op: wqe.op,
                     position: self.position,
                     packets: wqe.packets,
                     length: wqe.length,
                     solicited: wqe.solicited,
-                    ack_mask: self.window.ack_mask(),
+                    ack_mask,
+                    ack_end,
                 };
                 let source = if wqe.length == 0 {
                     PayloadSource::None
@@ -333,6 +343,16 @@ where
         Ok(Some(run))
     }
 
+    //= IBA 9.7.5.1.2
+    /// Whether the last packet of the next WQE asks for an ACK: somebody waits for its completion,
+    /// or slots become scarce. Others are acknowledged with the packets after them, or by
+    /// [`Self::ask_again`].
+    #[inline]
+    fn asks(&self, wqe: &SendWqe) -> bool {
+        let in_flight = self.next.wrapping_sub(self.head);
+        wqe.signaled || self.retry.asks || in_flight >= self.capacity.wrapping_shr(1)
+    }
+
     /// Takes one of the places for requests with responses of their own. Returns whether there was
     /// one.
     #[inline]
@@ -353,6 +373,7 @@ where
             length,
             solicited: wqe.solicited,
             ack_mask: 0,
+            ack_end: true,
         };
         let source = match length {
             0 => PayloadSource::None,

@@ -81,6 +81,8 @@ pub(crate) enum Form {
         solicited: bool,
         /// A packet on the way asks for an ACK when these bits of its PSN are all ones.
         ack_mask: u32,
+        /// The last packet asks for one whatever its PSN is.
+        ack_end: bool,
     },
     /// One READ request.
     ReadRequest { reth: Reth },
@@ -219,13 +221,14 @@ impl Run {
                 length,
                 solicited,
                 ack_mask,
+                ack_end,
             } => {
                 let number = position.wrapping_add(index);
                 let place = Place::of(number, packets);
                 packet = new(request_opcode(op, place));
                 packet.payload_len = self.share(length, number);
                 packet.bth.ack_req = self.transport != Transport::Uc
-                    && (place.ends() || psn.get() & ack_mask == ack_mask);
+                    && (ack_end && place.ends() || psn.get() & ack_mask == ack_mask);
                 packet.bth.solicited = solicited && place.ends();
                 match op {
                     SendOp::SendImm(imm) => packet.imm = Some(imm),

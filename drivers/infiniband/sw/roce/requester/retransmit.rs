@@ -16,6 +16,8 @@
 //!   progress runs into the timer all the same.
 //! - *Progress* is that the oldest unacknowledged PSN advances. It refills both counters; an RNR NAK
 //!   refills that of the retries.
+//! - A message whose completion nobody waits for asks for no ACK. If none comes with the packets after
+//!   it, its last packet is sent again after [`PROBE_NS`], asking for one; that is no retry.
 //! - However often the requester goes back, it sends less each time: see [`super::window`].
 
 use crate::{
@@ -45,6 +47,9 @@ const ACK_TIMEOUT_UNIT: u64 = 4096;
 /// within less, and giving up within microseconds helps nobody.
 const MIN_ACK_TIMEOUT: u8 = 8;
 
+/// How long after a packet that asks for no ACK one is asked for: shorter than any local ACK timeout.
+const PROBE_NS: u64 = 500_000;
+
 /// Retry count that never ends.
 const RNR_RETRY_FOREVER: u8 = 7;
 
@@ -63,9 +68,27 @@ pub(crate) struct Retry {
     ack: Option<Instant>,
     /// When an RNR wait ends.
     rnr: Option<Instant>,
+    /// When to ask for an ACK of the packets that were sent last and did not ask for one.
+    probe: Option<Instant>,
+    /// The last packet of each message asks for an ACK, until all is acknowledged.
+    pub(super) asks: bool,
 }
 
 impl Retry {
+    /// A packet that asks for an ACK is on its way, and none is behind it.
+    #[inline]
+    pub(super) fn asked(&mut self) {
+        self.probe = None;
+    }
+
+    /// A packet that does not ask for an ACK is on its way.
+    #[inline]
+    pub(super) fn unasked(&mut self, now: Instant) {
+        if self.probe.is_none() {
+            self.probe = Some(now.after(PROBE_NS));
+        }
+    }
+
     /// Refills the counters.
     pub(crate) fn refill(&mut self, attr: &QpAttr) {
         self.left = attr.retry_cnt;
@@ -114,7 +137,7 @@ impl Retry {
     /// The next time that something is to be done.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        earlier(self.ack, self.rnr)
+        earlier(earlier(self.ack, self.rnr), self.probe)
     }
 }
 
@@ -139,6 +162,8 @@ where
         self.retry.refill(ctx.attr);
         if self.unacked == self.cursor() {
             self.retry.disarm();
+            self.retry.probe = None;
+            self.retry.asks = false;
         } else {
             self.retry.restart(now, ctx.attr);
         }
@@ -161,7 +186,29 @@ where
             self.window.collapse();
             return self.retry(env);
         }
+        if self.retry.probe.is_some_and(|at| at <= now) {
+            self.ask_again();
+        }
         Ok(())
+    }
+
+    /// Sends the last packet again, now asking for an ACK, if nothing else is to be sent. The peer
+    /// acknowledges everything with it, or says what is missing.
+    fn ask_again(&mut self) {
+        self.retry.probe = None;
+        self.retry.asks = true;
+        let (last, psn) = (self.started.wrapping_sub(1), self.unassigned.sub(1));
+        if self.head == self.started || self.cursor() != self.unassigned {
+            return;
+        }
+        // Requests with responses of their own, and local operations, need no ACK.
+        if let Some(wqe) = self
+            .wqe(last)
+            .filter(|wqe| wqe.packets != 0 && !wqe.op.is_rd_atomic())
+        {
+            self.next = last;
+            self.position = psn.offset_from(wqe.first_psn);
+        }
     }
 
     /// Uses up a retry and goes back.
@@ -172,6 +219,7 @@ where
         };
         self.retry.left = left;
         self.retry.disarm();
+        self.retry.asks = true;
         env.count(Counter::Retry);
         self.rewind();
         Ok(())

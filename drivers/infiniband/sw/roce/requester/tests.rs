@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The requester and the completer against a peer that is played by hand.
 
+mod asking;
 mod atomic;
 mod read;
 mod unreliable;
