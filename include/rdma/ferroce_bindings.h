@@ -17,6 +17,9 @@
 #include <linux/crc32.h>
 #include <linux/inetdevice.h>
 #include <linux/netdevice.h>
+#include <linux/netfilter.h>
+#include <linux/netfilter_ipv4.h>
 #include <linux/skbuff.h>
+#include <net/ip6_checksum.h>
 #include <net/ip6_route.h>
 #include <net/udp_tunnel.h>

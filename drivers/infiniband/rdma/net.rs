@@ -24,6 +24,7 @@ pub mod rx;
 pub(crate) mod testing;
 #[cfg(ferroce_kunit)]
 mod tests;
+pub mod train;
 pub mod tx;
 pub mod udp_port;
 
@@ -44,6 +45,11 @@ pub use self::{
         Notifier, //
     },
     rx::RxPacket,
+    train::{
+        Segment,
+        SegmentPool,
+        TxTrain, //
+    },
     tx::{
         TxError,
         TxOutcome,

@@ -9,12 +9,15 @@
 
 use crate::bindings;
 
+mod bh;
 pub mod id_pool;
 pub mod percpu;
 pub mod rcu_map;
 pub mod spinlock;
 pub mod timer;
 pub mod work;
+
+pub(crate) use self::bh::BhDisabled;
 
 pub use self::{
     id_pool::{

@@ -41,6 +41,19 @@ def dropped(host):
 
 
 @contextlib.contextmanager
+def single_packets():
+    """Between the hosts, each packet is a buffer of its own: by default many travel in one."""
+    def each(state):
+        for n in (1, 2):
+            run(["ip", "netns", "exec", f"h{n}", "ethtool", "-K", f"v{n}", "tx-udp-segmentation", state])
+    each("off")
+    try:
+        yield
+    finally:
+        each("on")
+
+
+@contextlib.contextmanager
 def drop_every(host, opcode, n, ip=4):
     """Of the packets with one BTH opcode that reach a host, drop every n-th. Yields a function: how many so far."""
     _tc(host, "qdisc", "add", "dev", host.netdev, "ingress")
@@ -52,6 +65,7 @@ def drop_every(host, opcode, n, ip=4):
         filters = json.loads(_tc(host, "-j", "-s", "filter", "show", "dev", host.netdev, "ingress").out)
         return sum(a["stats"]["drops"] for f in filters for a in f.get("options", {}).get("actions", []))
     try:
-        yield lost
+        with single_packets():
+            yield lost
     finally:
         _tc(host, "qdisc", "delete", "dev", host.netdev, "ingress")

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/etherdevice.h>
 #include <linux/if_vlan.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/netdevice.h>
+#include <linux/netfilter.h>
 #include <linux/skbuff.h>
+#include <linux/udp.h>
 #include <net/dst.h>
 #include <net/ip.h>
+#include <net/ip6_checksum.h>
 #include <net/ip6_fib.h>
 #include <net/ip6_route.h>
 #include <net/l3mdev.h>
 #include <net/route.h>
 #include <net/sock.h>
+#include <net/xfrm.h>
 
 /* struct net_device */
 
@@ -158,6 +164,150 @@ int rust_helper_inet_iif(const struct sk_buff *skb)
 int rust_helper_inet6_iif(const struct sk_buff *skb)
 {
 	return inet6_iif(skb);
+}
+
+/* The datagrams of a packet that is to be sent. */
+unsigned int rust_helper_skb_datagrams(const struct sk_buff *skb)
+{
+	return max_t(unsigned int, skb_shinfo(skb)->gso_segs, 1);
+}
+
+unsigned int rust_helper_skb_transport_len(const struct sk_buff *skb)
+{
+	return skb->len - skb_transport_offset(skb);
+}
+
+struct skb_shared_info *rust_helper_skb_shinfo(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb);
+}
+
+/* Takes over the caller's reference on the page. */
+void rust_helper_skb_append_page(struct sk_buff *skb, struct page *page, unsigned int off, unsigned int len)
+{
+	int n = skb_shinfo(skb)->nr_frags;
+
+	if (skb_can_coalesce(skb, n, page, off)) {
+		skb_frag_size_add(&skb_shinfo(skb)->frags[n - 1], len);
+		put_page(page);
+	} else {
+		skb_fill_page_desc(skb, n, page, off, len);
+	}
+	skb_len_add(skb, len);
+}
+
+/*
+ * Whether a packet to this host, with its data at the IP header, is UDP to that port, without options, extension headers
+ * or IPsec policies. If so its data is at the UDP header afterwards, and cut to its length.
+ */
+bool rust_helper_skb_pull_plain_udp(struct sk_buff *skb, const struct nf_hook_state *state, u16 port, bool v4)
+{
+	unsigned int ip = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	const struct udphdr *udp;
+
+	if (v4 ? ip_hdr(skb)->protocol != IPPROTO_UDP || ip_hdr(skb)->ihl != 5 || ip_is_fragment(ip_hdr(skb)) :
+		 ipv6_hdr(skb)->nexthdr != IPPROTO_UDP)
+		return false;
+	if (!pskb_may_pull(skb, ip + sizeof(*udp)))
+		return false;
+	udp = (const struct udphdr *)(skb->data + ip);
+	if (udp->dest != htons(port) || ntohs(udp->len) < sizeof(*udp) || ntohs(udp->len) > skb->len - ip)
+		return false;
+#ifdef CONFIG_XFRM
+	if (!__xfrm_check_nopolicy(state->net, skb, XFRM_POLICY_IN))
+		return false;
+#endif
+	if (pskb_trim_rcsum(skb, ip + ntohs(udp->len)))
+		return false;
+	skb_pull(skb, ip);
+	skb_reset_transport_header(skb);
+	return true;
+}
+
+/* The payload of each datagram of a packet that came in, 0 if it is a single one. */
+unsigned int rust_helper_skb_udp_segment_size(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb)->gso_type & SKB_GSO_UDP_L4 ? skb_shinfo(skb)->gso_size : 0;
+}
+
+/*
+ * Whether no datagram lies across two pieces of the memory behind the UDP header, and all of it is the kernel's own:
+ * pages that user space has shared may change while they are looked at.
+ */
+bool rust_helper_skb_udp_is_cut(struct sk_buff *skb, unsigned int segment)
+{
+	const struct skb_shared_info *info = skb_shinfo(skb);
+
+	if (!skb_is_nonlinear(skb))
+		return true;
+	if (skb_has_frag_list(skb) || skb_has_shared_frag(skb) || skb_zcopy(skb) || !skb_frags_readable(skb))
+		return false;
+	if (skb_headlen(skb) < sizeof(struct udphdr) || (skb_headlen(skb) - sizeof(struct udphdr)) % segment)
+		return false;
+	for (int i = 0; i + 1 < info->nr_frags; i++)
+		if (skb_frag_size(&info->frags[i]) % segment)
+			return false;
+	return true;
+}
+
+unsigned int rust_helper_skb_fragment_size(const struct sk_buff *skb, unsigned int index)
+{
+	return skb_frag_size(&skb_shinfo(skb)->frags[index]);
+}
+
+void *rust_helper_skb_fragment_address(const struct sk_buff *skb, unsigned int index)
+{
+	return skb_frag_address(&skb_shinfo(skb)->frags[index]);
+}
+
+unsigned int rust_helper_skb_headlen(const struct sk_buff *skb)
+{
+	return skb_headlen(skb);
+}
+
+/* Pages for them */
+
+struct page_frag __percpu *rust_helper_alloc_percpu_page_frags(size_t count)
+{
+	return __alloc_percpu(array_size(count, sizeof(struct page_frag)), __alignof__(struct page_frag));
+}
+
+struct page_frag *rust_helper_this_cpu_page_frag(struct page_frag __percpu *frags)
+{
+	return this_cpu_ptr(frags);
+}
+
+struct page_frag *rust_helper_per_cpu_page_frag(struct page_frag __percpu *frags, u32 cpu)
+{
+	return per_cpu_ptr(frags, cpu);
+}
+
+void *rust_helper_page_address(const struct page *page)
+{
+	return page_address(page);
+}
+
+void rust_helper_get_page(struct page *page)
+{
+	get_page(page);
+}
+
+void rust_helper_put_page(struct page *page)
+{
+	put_page(page);
+}
+
+/* The longest packet of UDP segmentation offload that a device without hardware takes, 0 if none. */
+unsigned int rust_helper_virtual_dev_udp_gso(const struct net_device *dev)
+{
+	if (dev->dev.parent || !(dev->features & NETIF_F_GSO_UDP_L4) || !(dev->features & NETIF_F_SG))
+		return 0;
+	return min(READ_ONCE(dev->gso_max_size), READ_ONCE(dev->gso_ipv4_max_size));
+}
+
+unsigned int rust_helper_dev_gso_max_segs(const struct net_device *dev)
+{
+	return READ_ONCE(dev->gso_max_segs);
 }
 
 /* struct sock */

@@ -20,11 +20,13 @@ use crate::{
             Dst,
             Route, //
         },
+        train::TxTrain,
         tx::{
             Headers,
             TxError,
             TxPacket, //
         },
+        IpHeader,
         NetDevice, //
     },
 };
@@ -240,6 +242,54 @@ impl Flow {
             self.hash,
             self.priority,
         )
+    }
+
+    /// Starts a train of datagrams with a payload of `size` bytes each; `None` if the way there takes
+    /// no trains, or none with two of these.
+    ///
+    /// # Context
+    ///
+    /// Any but hardirq, locks may be held.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::build`].
+    #[inline]
+    pub fn train(&mut self, size: usize) -> Result<Option<TxTrain>, TxError> {
+        let guard = rcu::Guard::new();
+        let dst = self.route(&guard)?;
+        let limit = dst.train_limit();
+        let two = size.saturating_mul(2).saturating_add(self.header_len());
+        if self.headers(size, dst.mtu()).is_none() || two > limit.bytes as usize {
+            return Ok(None);
+        }
+        let headers = self.headers(0, dst.mtu()).ok_or(TxError::TOO_LONG)?;
+        let packet = TxPacket::new(
+            &self.route,
+            &headers,
+            self.headroom,
+            self.hash,
+            self.priority,
+        )?;
+        Ok(Some(TxTrain::new(packet, size as u32, limit)))
+    }
+
+    /// The IP header and the UDP header of all packets, but for lengths and checksums.
+    pub fn headers_without_lengths(&self) -> (IpHeader<'_>, &[u8; UDP_LEN]) {
+        const NONE: (IpHeader<'_>, &[u8; UDP_LEN]) = (IpHeader::V4(&[0; IPV4_LEN]), &[0; UDP_LEN]);
+        if self.key.v4 {
+            let Some((ip, rest)) = self.template.split_first_chunk() else {
+                return NONE;
+            };
+            rest.first_chunk()
+                .map_or(NONE, |udp| (IpHeader::V4(ip), udp))
+        } else {
+            let Some((ip, rest)) = self.template.split_first_chunk() else {
+                return NONE;
+            };
+            rest.first_chunk()
+                .map_or(NONE, |udp| (IpHeader::V6(ip), udp))
+        }
     }
 
     #[inline]

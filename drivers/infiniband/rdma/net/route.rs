@@ -11,6 +11,7 @@
 use crate::{
     bindings,
     net::{
+        train::TrainLimit,
         FlowKey,
         NetDevice,
         TxError, //
@@ -262,5 +263,22 @@ impl<'g> Dst<'g> {
         let link = unsafe { bindings::LL_RESERVED_SPACE(dev) };
         // SAFETY: By the type invariant it is valid.
         link.saturating_add(unsafe { bindings::dst_header_len(self.as_raw()) })
+    }
+    /// How large the trains may be that it takes.
+    ///
+    /// Only devices without hardware of their own are given trains: they pass them on as they are, or
+    /// have the kernel cut them up, which counts the IPv4 identification up for certain. `ethtool -K
+    /// DEV tx-udp-segmentation off` ends that.
+    pub(super) fn train_limit(&self) -> TrainLimit {
+        // SAFETY: By the type invariant it is valid, and the RCU read side lock is held.
+        let dev = unsafe { bindings::dst_dev_rcu(self.as_raw()) };
+        // SAFETY: The device is valid while the RCU read side lock is held.
+        let limits = unsafe { bindings::virtual_dev_udp_gso(dev) };
+        // SAFETY: As above.
+        let segments = unsafe { bindings::dev_gso_max_segs(dev) };
+        TrainLimit {
+            bytes: limits.min(u32::from(u16::MAX)),
+            segments,
+        }
     }
 }

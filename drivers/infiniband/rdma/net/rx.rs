@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A datagram that came in.
+//! Datagrams that came in: one, or a train of them.
 //!
 //! C header: [`include/linux/skbuff.h`](srctree/include/linux/skbuff.h)
 //!
@@ -26,7 +26,9 @@ use core::{
 /// Length of an Ethernet header without a VLAN tag, in bytes.
 const ETHERNET_LEN: usize = 14;
 
-/// A UDP datagram, as it was received: owned, in one piece, cut to its UDP length.
+/// A UDP datagram, as it was received: owned, cut to its UDP length. Or a train of datagrams of one
+/// flow, all but the last of the same size (see [`super::train`]), with the headers of the first but
+/// for the lengths.
 ///
 /// It may be kept and taken to another context: it holds no reference on a device, a route, a
 /// socket or a namespace.
@@ -35,14 +37,18 @@ const ETHERNET_LEN: usize = 14;
 ///
 /// - `skb` is owned by this value, and nobody moves or writes its data.
 /// - `ip` points to the 20 or (`!v4`) 40 bytes of an IP header, `udp` to the 8 bytes of a UDP
-///   header and the `payload_len` bytes behind it, `mac` to the six bytes of an address, all of
-///   them within the data of `skb`.
+///   header and the `linear` bytes of payload behind it, `mac` to the six bytes of an address, all of
+///   them within the linear data of `skb`.
+/// - No datagram lies across two pieces of the payload, which are these `linear` bytes and the
+///   fragments of `skb`: each but the last is a multiple of `segment` long, and none is a user's page.
 pub struct RxPacket {
     skb: NonNull<bindings::sk_buff>,
     ip: NonNull<u8>,
     udp: NonNull<u8>,
     mac: Option<NonNull<u8>>,
-    payload_len: usize,
+    linear: usize,
+    segment: usize,
+    skipped: usize,
     ifindex: u32,
     real_ifindex: u32,
     owner_ifindex: Option<u32>,
@@ -72,19 +78,29 @@ impl RxPacket {
     pub(super) unsafe fn new<const V4: bool>(skb: *mut bindings::sk_buff) -> Option<Self> {
         let owned = OwnedSkb(NonNull::new(skb)?);
 
-        // SAFETY: The skb is valid and ours.
-        if unsafe { bindings::skb_linearize(skb) } != 0 {
-            return None;
-        }
-        // SAFETY: The skb is valid; it is linear, so `len` bytes are at `data`.
+        // SAFETY: The skb is valid.
         let len = usize::try_from(unsafe { (*skb).len }).ok()?;
+        // SAFETY: The skb is valid, with its data at the UDP header.
+        let segment = match unsafe { bindings::skb_udp_segment_size(skb) } {
+            0 => len.checked_sub(UDP_LEN)?.max(1),
+            size => size as usize,
+        };
+        // SAFETY: As above.
+        if !unsafe { bindings::skb_udp_is_cut(skb, segment as u32) } {
+            // SAFETY: The skb is valid and ours.
+            if unsafe { bindings::skb_linearize(skb) } != 0 {
+                return None;
+            }
+        }
+        // SAFETY: The skb is valid.
+        let linear = usize::try_from(unsafe { bindings::skb_headlen(skb) }).ok()?;
+        let linear = linear.checked_sub(UDP_LEN)?;
         // SAFETY: As above.
         let udp = NonNull::new(unsafe { (*skb).data })?;
         // SAFETY: The network header was set by the IP layer.
         let ip = NonNull::new(unsafe { bindings::skb_network_header(skb) })?;
         let ip_len = (udp.as_ptr() as usize).checked_sub(ip.as_ptr() as usize)?;
         let fixed_len = if V4 { IPV4_LEN } else { IPV6_LEN };
-        let payload_len = len.checked_sub(UDP_LEN)?;
         if ip_len < fixed_len {
             return None;
         }
@@ -141,7 +157,8 @@ impl RxPacket {
         // SAFETY: As above.
         unsafe { bindings::skb_clear_dev(skb) };
 
-        // INVARIANT: The skb is ours and linear, and the lengths were checked above. Clones of it
+        // INVARIANT: The skb is ours, linear or cut at the borders of datagrams, and the lengths were
+        // checked above. Clones of it
         // may exist (a packet socket), but whoever has one of those must not write to the data
         // (Documentation/networking/skbuff.rst).
         Some(Self {
@@ -149,7 +166,9 @@ impl RxPacket {
             ip,
             udp,
             mac,
-            payload_len,
+            linear,
+            segment,
+            skipped: 0,
             ifindex,
             real_ifindex,
             owner_ifindex,
@@ -205,12 +224,57 @@ impl RxPacket {
         NonNull::new(owner).map(|owner| unsafe { NetDevice::from_raw(owner.as_ptr()) }.ifindex())
     }
 
-    /// The payload of the datagram.
+    /// Passes over the first `count` datagrams of those that are left.
     #[inline]
-    pub fn payload(&self) -> &[u8] {
+    pub fn skip(&mut self, count: usize) {
+        self.skipped = self.skipped.saturating_add(count);
+    }
+
+    /// The IPv4 identification of the first datagram that is left; it counts up from there.
+    #[inline]
+    pub fn first_id(&self) -> u16 {
+        match self.ip() {
+            IpHeader::V4(ip) => {
+                u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(self.skipped as u16)
+            }
+            IpHeader::V6(_) => 0,
+        }
+    }
+
+    /// The payloads of the datagrams that are left, at first at least one.
+    #[inline]
+    pub fn payloads(&self) -> Payloads<'_> {
         let start = self.udp.as_ptr().wrapping_add(UDP_LEN);
         // SAFETY: By the type invariants these bytes are there, and nobody writes them.
-        unsafe { slice::from_raw_parts(start, self.payload_len) }
+        let piece = unsafe { slice::from_raw_parts(start, self.linear) };
+        let mut payloads = Payloads {
+            packet: self,
+            piece,
+            next: 0,
+            first: true,
+        };
+        if let Some(last) = self.skipped.checked_sub(1) {
+            let _ = payloads.nth(last);
+        }
+        payloads
+    }
+
+    /// Fragment `index` of the payload.
+    fn fragment(&self, index: u32) -> Option<&[u8]> {
+        let skb = self.skb.as_ptr();
+        // SAFETY: By the type invariant the skb is valid.
+        let info = unsafe { bindings::skb_shinfo(skb) };
+        // SAFETY: Every skb has this, and nobody changes ours.
+        if index >= u32::from(unsafe { (*info).nr_frags }) {
+            return None;
+        }
+        // SAFETY: There is such a fragment, checked above.
+        let size = unsafe { bindings::skb_fragment_size(skb, index) };
+        // SAFETY: As above. By the type invariant it is in the kernel's memory.
+        let data = unsafe { bindings::skb_fragment_address(skb, index) };
+        // SAFETY: The fragment has so many bytes there, and by the type invariants nobody writes
+        // them.
+        Some(unsafe { slice::from_raw_parts(data.cast(), size as usize) })
     }
 
     /// The IP header.
@@ -275,6 +339,39 @@ impl RxPacket {
     pub fn src_mac(&self) -> Option<[u8; 6]> {
         // SAFETY: By the type invariants these bytes are there, and nobody writes them.
         self.mac.map(|mac| unsafe { mac.cast().read() })
+    }
+}
+
+/// The payloads of the datagrams of an [`RxPacket`].
+pub struct Payloads<'a> {
+    packet: &'a RxPacket,
+    /// What is left of the piece of memory at hand.
+    piece: &'a [u8],
+    /// The next fragment.
+    next: u32,
+    /// Nothing was returned yet: a datagram without payload counts as well.
+    first: bool,
+}
+
+impl<'a> Iterator for Payloads<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        while self.piece.is_empty() {
+            let Some(piece) = self.packet.fragment(self.next) else {
+                return core::mem::take(&mut self.first).then_some(&[]);
+            };
+            self.piece = piece;
+            self.next = self.next.wrapping_add(1);
+        }
+        self.first = false;
+        let (payload, rest) = self
+            .piece
+            .split_at_checked(self.packet.segment)
+            .unwrap_or((self.piece, &[]));
+        self.piece = rest;
+        Some(payload)
     }
 }
 

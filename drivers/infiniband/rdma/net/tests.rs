@@ -191,7 +191,7 @@ mod packets {
                 && packet.vlan_id().is_none()
                 && packet.src_mac().is_none()
                 && packet.ifindex() == loopback().ifindex();
-            let payload = packet.payload();
+            let payload = packet.payloads().next().unwrap_or_default();
             if let (true, Some(first)) = (ok, payload.first()) {
                 let sum = payload.iter().map(|byte| u64::from(*byte)).sum();
                 let _ = self

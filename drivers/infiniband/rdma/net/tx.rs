@@ -19,6 +19,7 @@ use crate::{
         },
         route::Route, //
     },
+    sync::BhDisabled, //
 };
 use core::{
     mem::ManuallyDrop,
@@ -34,7 +35,6 @@ use kernel::{
         rcu,
         Arc, //
     },
-    types::NotThreadSafe, //
 };
 
 /// Why a packet could not be built or sent.
@@ -154,6 +154,36 @@ impl TxPacket {
         unsafe { &raw mut (*skb).cb }.cast()
     }
 
+    /// The skb.
+    #[inline]
+    pub(super) fn as_raw(&self) -> *mut bindings::sk_buff {
+        self.skb.as_ptr()
+    }
+
+    /// Length of the IP and the UDP header together.
+    #[inline]
+    pub(super) fn header_len(&self) -> usize {
+        self.ip_len() + UDP_LEN
+    }
+
+    /// Writes the length of the payload to the headers.
+    pub(super) fn set_lengths(&mut self, payload: u32) {
+        let udp = (payload as u16).wrapping_add(UDP_LEN as u16);
+        let ip_len = self.ip_len();
+        // SAFETY: By the type invariants the headers are there, and nobody else has them.
+        let header = unsafe { slice::from_raw_parts_mut(self.data.as_ptr(), self.header_len()) };
+        let (ip, at) = if self.v4 {
+            (udp.wrapping_add(IPV4_LEN as u16), 2)
+        } else {
+            (udp, 4)
+        };
+        for (at, value) in [(at, ip), (ip_len + 4, udp)] {
+            if let Some(field) = header.get_mut(at..at + 2) {
+                field.copy_from_slice(&value.to_be_bytes());
+            }
+        }
+    }
+
     /// Takes the packet apart.
     #[inline]
     fn into_skb(self) -> NonNull<bindings::sk_buff> {
@@ -245,16 +275,26 @@ impl Drop for TxPacket {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[must_use]
 pub struct TxOutcome {
-    /// How many packets were accepted.
+    /// How many datagrams were accepted.
     pub sent: u32,
-    /// How many packets were lost on the way to a queue: no route, too long, dropped by the
+    /// Bytes of payload in them.
+    pub bytes: u64,
+    /// How many datagrams were lost on the way to a queue: no route, too long, dropped by the
     /// firewall.
     pub lost: u32,
     /// Why, for the last of these.
     pub error: Option<TxError>,
-    /// Set if sending stopped early: [`TxError::Congested`] or [`TxError::NoMemory`]. The packets
+    /// Set if sending stopped early: [`TxError::Congested`] or [`TxError::NoMemory`]. The datagrams
     /// behind the first `sent + lost` were freed without having been sent.
     pub stopped: Option<TxError>,
+}
+
+impl TxOutcome {
+    /// Counts a packet of `count` datagrams.
+    fn accept(&mut self, count: u32, bytes: u32) {
+        self.sent = self.sent.wrapping_add(count);
+        self.bytes = self.bytes.wrapping_add(u64::from(bytes));
+    }
 }
 
 /// Packets to be sent, in this order.
@@ -365,10 +405,15 @@ impl TxQueue {
         let _bh = BhDisabled::new();
         let guard = rcu::Guard::new();
         while let Some((skb, route)) = self.pop() {
+            // SAFETY: `pop` gave us the skb.
+            let count = unsafe { bindings::skb_datagrams(skb.as_ptr()) };
+            // SAFETY: As above.
+            let bytes =
+                unsafe { bindings::skb_transport_len(skb.as_ptr()) }.saturating_sub(UDP_LEN as u32);
             let error = match Self::send_one(skb, &route, &guard) {
                 NET_XMIT_SUCCESS => None,
                 NET_XMIT_CN => {
-                    outcome.sent = outcome.sent.wrapping_add(1);
+                    outcome.accept(count, bytes);
                     outcome.stopped = Some(TxError::Congested);
                     break;
                 }
@@ -378,13 +423,13 @@ impl TxQueue {
                 errno => Some(TxError::Other(errno)),
             };
             match error {
-                None => outcome.sent = outcome.sent.wrapping_add(1),
+                None => outcome.accept(count, bytes),
                 Some(TxError::Congested | TxError::NoMemory) => {
                     outcome.stopped = error;
                     break;
                 }
                 Some(TxError::NoRoute | TxError::Other(_)) => {
-                    outcome.lost = outcome.lost.wrapping_add(1);
+                    outcome.lost = outcome.lost.wrapping_add(count);
                     outcome.error = error;
                 }
             }
@@ -446,24 +491,3 @@ const ENOBUFS: i32 = -(bindings::ENOBUFS as i32);
 const ENOMEM: i32 = -(bindings::ENOMEM as i32);
 const EHOSTUNREACH: i32 = -(bindings::EHOSTUNREACH as i32);
 const ENETUNREACH: i32 = -(bindings::ENETUNREACH as i32);
-
-/// Softirqs do not run on this CPU while the value lives.
-struct BhDisabled(NotThreadSafe);
-
-impl BhDisabled {
-    #[inline]
-    fn new() -> Self {
-        // SAFETY: `local_bh_disable` (include/linux/bottom_half.h) nests, and is undone by `drop`
-        // on the same CPU: the value cannot be sent.
-        unsafe { bindings::local_bh_disable() };
-        Self(NotThreadSafe)
-    }
-}
-
-impl Drop for BhDisabled {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: `new` has disabled them.
-        unsafe { bindings::local_bh_enable() };
-    }
-}

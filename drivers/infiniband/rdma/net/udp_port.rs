@@ -2,7 +2,13 @@
 
 //! A UDP port whose datagrams go to a function instead of a socket's queue.
 //!
-//! C header: [`include/net/udp_tunnel.h`](srctree/include/net/udp_tunnel.h)
+//! There is a socket for the port: it keeps others off, and gets what is odd (IP options, extension
+//! headers, IPsec policies). The rest is taken by a netfilter hook behind all rules of the firewall,
+//! just before UDP would look for a socket: there a train of datagrams still is in one piece, while
+//! UDP would cut it up for a socket with `encap_rcv` (`udp_unexpected_gso`).
+//!
+//! C headers: [`include/net/udp_tunnel.h`](srctree/include/net/udp_tunnel.h),
+//! [`include/linux/netfilter.h`](srctree/include/linux/netfilter.h)
 //!
 //! Would become `rust/kernel/net/udp_tunnel.rs`.
 
@@ -18,6 +24,7 @@ use kernel::{
     error::to_result,
     ffi::{
         c_int,
+        c_uint,
         c_void, //
     },
     prelude::*,
@@ -30,7 +37,8 @@ use kernel::{
 
 /// Who receives.
 pub trait UdpReceive: Send + Sync + 'static {
-    /// A datagram has come in. Its UDP checksum, if it has one, is right.
+    /// A datagram, or a train of them, has come in. Its UDP checksum was not looked at if it is one
+    /// that [`RxPacket::ip`] shows all headers of: the protocol above has to have its own.
     ///
     /// # Context
     ///
@@ -40,10 +48,75 @@ pub trait UdpReceive: Send + Sync + 'static {
     fn receive(&self, packet: RxPacket);
 }
 
-/// What the sockets' user data points to. Aligned as that wants it: the low three bits are flags
-/// (`SK_USER_DATA_*`, include/net/sock.h).
+/// What the sockets' user data and the hooks' private data point to. Aligned as the first wants it:
+/// the low three bits are flags (`SK_USER_DATA_*`, include/net/sock.h).
 #[repr(align(8))]
-struct Receiver<H>(Arc<H>);
+struct Receiver<H> {
+    handler: Arc<H>,
+    port: u16,
+}
+
+/// A netfilter hook that is registered.
+struct Hook(KBox<bindings::nf_hook_ops>);
+
+// SAFETY: A hook is not bound to the thread that registered it.
+unsafe impl Send for Hook {}
+
+// SAFETY: There is nothing to do with a shared reference.
+unsafe impl Sync for Hook {}
+
+impl Hook {
+    /// Registers `function`, to be called with `receiver`, for packets to the host of `loopback`.
+    ///
+    /// # Safety
+    ///
+    /// `receiver` must be what `function` wants, until an RCU grace period after
+    /// [`Self::unregister`]. Without that the hook must not be dropped.
+    unsafe fn register(
+        loopback: &NetDevice,
+        function: bindings::nf_hookfn,
+        receiver: *mut c_void,
+        v4: bool,
+    ) -> Result<Self> {
+        let ops = bindings::nf_hook_ops {
+            hook: function,
+            priv_: receiver,
+            pf: if v4 {
+                bindings::NFPROTO_IPV4 as u8
+            } else {
+                bindings::NFPROTO_IPV6 as u8
+            },
+            hooknum: bindings::nf_inet_hooks_NF_INET_LOCAL_IN,
+            priority: bindings::nf_ip_hook_priorities_NF_IP_PRI_LAST as i32,
+            ..pin_init::zeroed()
+        };
+        let ops = KBox::new(ops, GFP_KERNEL)?;
+        let net = namespace(loopback);
+        // SAFETY: The namespace is valid. The hook stays where it is until it is unregistered.
+        to_result(unsafe { bindings::nf_register_net_hook(net, &*ops) })?;
+        Ok(Self(ops))
+    }
+
+    /// Unregisters the hook. It may be dropped an RCU grace period later, when nobody is in the
+    /// function any more, nor lists hooks and so reads this one.
+    ///
+    /// # Safety
+    ///
+    /// `loopback` must be the device that it was registered with. To be called once.
+    unsafe fn unregister(&self, loopback: &NetDevice) {
+        let net = namespace(loopback);
+        // SAFETY: By the contract of this function the hook is registered there.
+        unsafe { bindings::nf_unregister_net_hook(net, &*self.0) };
+    }
+}
+
+/// The namespace of a loopback device, valid for as long as that is.
+fn namespace(loopback: &NetDevice) -> *mut bindings::net {
+    let _rcu = rcu::Guard::new();
+    // SAFETY: The device is valid, and the RCU read side lock is held. A loopback device never
+    // changes its namespace, and by being held keeps it from being freed.
+    unsafe { bindings::dev_net_rcu(loopback.as_raw()) }
+}
 
 /// An open UDP port of one network namespace, all local addresses, IPv4 and (unless the kernel has
 /// it switched off) IPv6.
@@ -61,7 +134,8 @@ struct Receiver<H>(Arc<H>);
 pub struct UdpPort<H: UdpReceive> {
     v4: Option<NonNull<bindings::sock>>,
     v6: Option<NonNull<bindings::sock>>,
-    // Dropped after the sockets, which `drop` releases.
+    hooks: [Option<Hook>; 2],
+    // Dropped after the sockets and hooks, which `drop` releases.
     receiver: KBox<Receiver<H>>,
     // Kernel sockets have no reference on their namespace; this is what keeps it.
     loopback: ARef<NetDevice>,
@@ -89,7 +163,8 @@ impl<H: UdpReceive> UdpPort<H> {
         let mut this = Self {
             v4: None,
             v6: None,
-            receiver: KBox::new(Receiver(handler), GFP_KERNEL)?,
+            hooks: [None, None],
+            receiver: KBox::new(Receiver { handler, port }, GFP_KERNEL)?,
             loopback: dev.loopback().ok_or(ENODEV)?,
         };
         // If one of these fails, dropping `this` undoes the other.
@@ -98,6 +173,10 @@ impl<H: UdpReceive> UdpPort<H> {
             Err(error) if error == EAFNOSUPPORT => None,
             socket => Some(socket?),
         };
+        this.hooks = [
+            Some(this.hook::<true>()?),
+            this.v6.map(|_| this.hook::<false>()).transpose()?,
+        ];
         Ok(this)
     }
 
@@ -109,7 +188,7 @@ impl<H: UdpReceive> UdpPort<H> {
         };
         config.set_ipv6_v6only(1);
         let mut socket = core::ptr::null_mut();
-        let net = self.net();
+        let net = namespace(&self.loopback);
         // Checksums stay off in `config`: none is sent, and a datagram without one is taken, over
         // IPv6 as well.
         to_result(if v4 {
@@ -143,12 +222,40 @@ impl<H: UdpReceive> UdpPort<H> {
         Ok(sk)
     }
 
-    /// The namespace of the port, valid for as long as `self`.
-    fn net(&self) -> *mut bindings::net {
-        let _rcu = rcu::Guard::new();
-        // SAFETY: The device is valid, and the RCU read side lock is held. A loopback device never
-        // changes its namespace, and by being held keeps it from being freed.
-        unsafe { bindings::dev_net_rcu(self.loopback.as_raw()) }
+    /// Registers the hook of one protocol.
+    fn hook<const V4: bool>(&self) -> Result<Hook> {
+        let receiver: *const Receiver<H> = &*self.receiver;
+        let receiver = receiver.cast_mut().cast();
+        let function = Some(Self::filter::<V4> as unsafe extern "C" fn(_, _, _) -> _);
+        // SAFETY: `receiver` is what `filter` wants. `drop` unregisters the hook and waits, before
+        // either is freed.
+        unsafe { Hook::register(&self.loopback, function, receiver, V4) }
+    }
+
+    /// The netfilter hook: takes plain datagrams for the port.
+    ///
+    /// # Safety
+    ///
+    /// To be called by netfilter only, for a hook that `hook` made, with an skb that is the callee's.
+    unsafe extern "C" fn filter<const V4: bool>(
+        receiver: *mut c_void,
+        skb: *mut bindings::sk_buff,
+        state: *const bindings::nf_hook_state,
+    ) -> c_uint {
+        // SAFETY: The hook is called between its registration and an RCU grace period after its end,
+        // with the RCU read side lock held (`nf_hook`, include/linux/netfilter.h); the receiver lives
+        // as long.
+        let receiver = unsafe { &*receiver.cast::<Receiver<H>>() };
+        // SAFETY: The skb is ours, with its data at the IP header.
+        if !unsafe { bindings::skb_pull_plain_udp(skb, state, receiver.port, V4) } {
+            return bindings::NF_ACCEPT;
+        }
+        // SAFETY: By the contract of this function the skb is ours, and is now as `encap_rcv` would
+        // get it.
+        if let Some(packet) = unsafe { RxPacket::new::<V4>(skb) } {
+            receiver.handler.receive(packet);
+        }
+        bindings::NF_STOLEN
     }
 
     /// `encap_rcv` of both sockets: gets an skb with its data at the UDP header; 0 means that it
@@ -171,7 +278,7 @@ impl<H: UdpReceive> UdpPort<H> {
         // only after an RCU grace period that starts after the user data was cleared.
         let receiver = unsafe { receiver.cast::<Receiver<H>>().as_ref() };
         if let (Some(packet), Some(receiver)) = (packet, receiver) {
-            receiver.0.receive(packet);
+            receiver.handler.receive(packet);
         }
         0
     }
@@ -182,6 +289,11 @@ impl<H: UdpReceive> Drop for UdpPort<H> {
     ///
     /// Process context, may sleep. The RTNL may be held.
     fn drop(&mut self) {
+        for hook in self.hooks.iter().flatten() {
+            // SAFETY: It was registered with this device, and this is done once. What follows waits
+            // before the hook is freed.
+            unsafe { hook.unregister(&self.loopback) };
+        }
         for sk in [self.v4.take(), self.v6.take()].into_iter().flatten() {
             // SAFETY: By the type invariant the socket is ours and not released. This clears its
             // user data first.

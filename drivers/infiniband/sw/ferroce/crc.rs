@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The invariant CRC of packets, with the kernel's CRC32.
 
-use rdma::net::{
-    IpHeader,
-    TxPacket, //
-};
+use rdma::net::IpHeader;
 use roce::wire::{
     icrc::{
         self,
@@ -23,34 +20,44 @@ impl Crc32 for KernelCrc {
     }
 }
 
-/// Writes the ICRC in the last four bytes of a packet.
-pub(crate) fn seal(packet: &mut TxPacket) {
-    let pseudo = pseudo(packet.ip(), packet.udp());
-    let bytes = packet.payload_mut();
-    let crc = expected(pseudo, bytes);
-    if let (Some(crc), Some(tail)) = (crc, bytes.last_chunk_mut::<ICRC_LEN>()) {
-        *tail = crc;
+/// The ICRC of all packets of a flow: what does not change from one to the next was computed once.
+#[derive(Clone, Copy)]
+pub(crate) struct FlowCrc(icrc::Flow);
+
+impl FlowCrc {
+    /// The flow of a packet with these headers; their lengths, checksums and the IPv4 identification
+    /// do not matter.
+    pub(crate) fn new(ip: IpHeader<'_>, udp: &[u8; 8]) -> Self {
+        Self(match ip {
+            IpHeader::V4(ip) => icrc::Flow::v4::<KernelCrc>(ip, udp),
+            IpHeader::V6(ip) => icrc::Flow::v6::<KernelCrc>(ip, udp),
+        })
     }
-}
 
-/// Whether a received UDP payload ends with the right ICRC.
-pub(crate) fn matches(ip: IpHeader<'_>, udp: &[u8; 8], payload: &[u8]) -> bool {
-    let crc = expected(pseudo(ip, udp), payload);
-    crc.is_some() && payload.last_chunk() == crc.as_ref()
-}
-
-/// State of the CRC after the headers in front of the BTH.
-fn pseudo(ip: IpHeader<'_>, udp: &[u8; 8]) -> u32 {
-    match ip {
-        IpHeader::V4(ip) => icrc::pseudo_v4::<KernelCrc>(ip, udp),
-        IpHeader::V6(ip) => icrc::pseudo_v6::<KernelCrc>(ip, udp),
+    /// Writes the ICRC in the last four bytes of a packet's UDP payload. `id` is the IPv4
+    /// identification that it goes out with.
+    #[inline]
+    pub(crate) fn seal(&self, payload: &mut [u8], id: u16) {
+        let crc = self.expected(payload, id);
+        if let (Some(crc), Some(tail)) = (crc, payload.last_chunk_mut::<ICRC_LEN>()) {
+            *tail = crc;
+        }
     }
-}
 
-/// The ICRC that belongs in the last four bytes of `payload`. `None` if it is too short.
-fn expected(pseudo: u32, payload: &[u8]) -> Option<[u8; ICRC_LEN]> {
-    let (body, _) = payload.split_last_chunk::<ICRC_LEN>()?;
-    let (bth, rest) = body.split_first_chunk::<12>()?;
-    let state = KernelCrc::update(pseudo, &icrc::mask_bth(bth));
-    Some(icrc::finish(KernelCrc::update(state, rest)))
+    /// Whether a received UDP payload ends with the right ICRC.
+    #[inline]
+    pub(crate) fn matches(&self, payload: &[u8], id: u16) -> bool {
+        let crc = self.expected(payload, id);
+        crc.is_some() && payload.last_chunk() == crc.as_ref()
+    }
+
+    /// The ICRC that belongs in the last four bytes of `payload`. `None` if it is too short.
+    #[inline]
+    fn expected(&self, payload: &[u8], id: u16) -> Option<[u8; ICRC_LEN]> {
+        let (body, _) = payload.split_last_chunk::<ICRC_LEN>()?;
+        let (bth, rest) = body.split_first_chunk::<12>()?;
+        let udp_len = (payload.len() as u16).wrapping_add(8);
+        let state = KernelCrc::update(self.0.packet(udp_len, id), &icrc::mask_bth(bth));
+        Some(icrc::finish(KernelCrc::update(state, rest)))
+    }
 }

@@ -9,7 +9,6 @@
 
 use crate::{
     counters::PortCounter,
-    crc,
     port::Port, //
 };
 use kernel::{
@@ -84,35 +83,32 @@ impl UdpReceive for Listener {
     }
 }
 
-/// Hands a packet to its QP: cheap checks first, then the ICRC, then the QP's state.
-fn dispatch(port: &Port, rcu: &rcu::Guard, packet: RxPacket) {
+/// Hands the datagrams of a packet to their QPs.
+fn dispatch(port: &Port, rcu: &rcu::Guard, mut packet: RxPacket) {
     let counters = &port.counters;
-    let bytes = packet.payload();
     if packet.has_options() {
         counters.add(PortCounter::DropIpOptions, 1);
         return;
     }
-    let parsed = match Packet::parse(bytes, bytes.len()) {
-        Ok(parsed) => parsed,
-        Err(error) => {
-            counters.unparsed(error);
-            return;
+    while let Some(bytes) = packet.payloads().next() {
+        let parsed = match Packet::parse(bytes, bytes.len()) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                counters.unparsed(error);
+                packet.skip(1);
+                continue;
+            }
+        };
+        let Some(qp) = port.qps.get(rcu, parsed.bth.dest_qp.get()) else {
+            counters.add(PortCounter::DropNoQp, 1);
+            packet.skip(1);
+            continue;
+        };
+        match qp.receive(packet) {
+            Some(rest) => packet = rest,
+            None => return,
         }
-    };
-    let Some(qp) = port.qps.get(rcu, parsed.bth.dest_qp.get()) else {
-        counters.add(PortCounter::DropNoQp, 1);
-        return;
-    };
-    if !crc::matches(packet.ip(), packet.udp(), bytes) {
-        counters.add(PortCounter::DropBadIcrc, 1);
-        return;
     }
-    counters.add(PortCounter::ReceivedPackets, 1);
-    counters.add(PortCounter::ReceivedBytes, bytes.len() as u64);
-    if packet.ip().is_multicast() {
-        counters.add(PortCounter::ReceivedMulticast, 1);
-    }
-    qp.receive(packet, &parsed);
 }
 
 struct Socket {

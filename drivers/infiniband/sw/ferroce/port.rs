@@ -35,7 +35,8 @@ use rdma::{
     net::{
         Flow,
         FlowKey,
-        NetDevice, //
+        NetDevice,
+        SegmentPool, //
     },
     sync::{
         IdPool,
@@ -83,6 +84,8 @@ pub(crate) struct Port {
     pub(crate) pagers: Arc<WorkQueue>,
     /// Advice about memory.
     pub(crate) prefetcher: Prefetcher,
+    /// Memory for the packets of trains.
+    pub(crate) segments: SegmentPool,
     ifindex: u32,
     /// Number of the next QP, for [`crate::region::Accessor`].
     qp_serial: Atomic<u64>,
@@ -132,6 +135,7 @@ impl Port {
                 workqueue,
                 prefetcher: Prefetcher::new(&pagers)?,
                 pagers,
+                segments: SegmentPool::new()?,
                 ifindex: netdev.ifindex(),
                 qp_serial: Atomic::new(0),
                 mtu: Atomic::new(roce_mtu(netdev.mtu()).code()),

@@ -23,6 +23,7 @@ mod world;
 
 use crate::{
     completion::CompletionQueue,
+    crc::FlowCrc,
     error::errno,
     port::Port,
     posted::Posted,
@@ -79,7 +80,6 @@ use roce::{
         Instant,
         Qpn, //
     },
-    wire::Packet,
     wqe::SendWqe, //
 };
 use sends::Slots;
@@ -111,6 +111,11 @@ const BUDGET_INLINE: u32 = 256;
 
 /// The same in the work item, which can be preempted.
 const BUDGET_WORK: u32 = 1024;
+
+/// WQEs that are posted while others are in flight wait for each other, so that they travel together:
+/// until there are so many, until an acknowledgement comes, or for so many nanoseconds.
+const GATHER_WQES: u32 = 16;
+const GATHER_NS: u64 = 20_000;
 
 /// How often a QP in the error state looks for receives that user space posted since: there is no
 /// doorbell for them. Doubles up to the second value while there are none.
@@ -147,7 +152,7 @@ struct Io {
     slots: Slots,
     receives: Receiver,
     av: Option<AddressVector>,
-    flow: Option<Flow>,
+    lane: Option<Lane>,
     /// Access flags as they were set, those that mean nothing on the wire included.
     access_flags: u32,
     /// A context has the turn to transmit.
@@ -162,6 +167,41 @@ struct Io {
 struct State {
     core: Core,
     io: Io,
+}
+
+/// The way of a QP's packets to its peer.
+struct Lane {
+    flow: Flow,
+    crc: FlowCrc,
+}
+
+impl Lane {
+    fn new(flow: Flow) -> Self {
+        let (ip, udp) = flow.headers_without_lengths();
+        Self {
+            crc: FlowCrc::new(ip, udp),
+            flow,
+        }
+    }
+}
+
+/// A locked QP, for an action of many steps.
+struct Steps<'a> {
+    qp: &'a QueuePair,
+    core: &'a mut Core,
+    io: &'a mut Io,
+    rcu: &'a rcu::Guard,
+    effects: &'a mut Effects,
+    /// Nothing has happened but that more was posted, which may wait for company.
+    gather: bool,
+}
+
+impl Steps<'_> {
+    /// What the next step works on; `inbound` is the packet at hand, if any.
+    fn next<'s>(&'s mut self, inbound: Option<&'s Inbound<'s>>) -> (&'s mut Core, World<'s>) {
+        let world = World::new(self.qp, self.io, self.rcu, inbound, self.effects);
+        (self.core, world)
+    }
 }
 
 /// A queue pair.
@@ -218,7 +258,7 @@ impl QueuePair {
                 slots: Slots::new(in_flight, list_entries)?,
                 receives: Receiver::new(parts.receives.clone())?,
                 av: None,
-                flow: None,
+                lane: None,
                 access_flags: 0,
                 transmitting: false,
                 dead: false,
@@ -296,36 +336,36 @@ impl QueuePair {
     ///
     /// `EINVAL` before RTR is reached and passed, as for any post to a QP that cannot send.
     pub(crate) fn doorbell(&self) -> Result {
-        self.drive(BUDGET_INLINE, None, |core, _| match core.state() {
+        self.drive_steps(BUDGET_INLINE, |steps| match steps.core.state() {
             QpState::Reset | QpState::Init | QpState::Rtr => Err(EINVAL),
-            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => Ok(()),
+            QpState::Rts => {
+                steps.gather = steps.core.is_in_flight() && steps.io.sends.waiting() < GATHER_WQES;
+                Ok(())
+            }
+            QpState::Sqd | QpState::Sqe | QpState::Err => Ok(()),
         })
         .unwrap_or(Err(EINVAL))
     }
 
-    /// Takes in one packet that is addressed to this QP and passed its ICRC.
+    /// Takes in a packet of which the first datagram is addressed to this QP, up to the first that is
+    /// for another one; returns what is left.
     ///
     /// # Context
     ///
     /// Softirq.
-    pub(crate) fn receive(&self, packet: RxPacket, parsed: &Packet) {
-        let inbound = Inbound::new(&packet, parsed);
-        let wait = self.drive(BUDGET_INLINE, Some(&inbound), |core, world| {
-            if world.io.faults.is_stalled() {
-                return true;
+    pub(crate) fn receive(&self, mut packet: RxPacket) -> Option<RxPacket> {
+        let (taken, waits) = self.drive_steps(BUDGET_INLINE, |steps| {
+            if steps.io.faults.is_stalled() {
+                return (0, true);
             }
-            self.take_in(core, world, parsed, &inbound);
-            match world.fault.take() {
-                Some(fault) => {
-                    world.io.faults.stall(fault);
-                    true
-                }
-                None => false,
-            }
-        });
-        if wait == Some(true) {
+            self.take_in(steps, &packet)
+        })?;
+        packet.skip(taken);
+        if waits {
             self.put_aside(packet);
+            return None;
         }
+        Some(packet)
     }
 
     /// Changes attributes; `av` is the new primary address vector if the mask has it,
@@ -353,11 +393,11 @@ impl QueuePair {
         } else {
             self.query().core.dest_qpn
         };
-        let flow = match &av {
-            Some(av) => Some(self.port.flow(av, self.qpn, Qpn::new(peer))?),
+        let lane = match &av {
+            Some(av) => Some(Lane::new(self.port.flow(av, self.qpn, Qpn::new(peer))?)),
             None => None,
         };
-        self.drive(BUDGET_INLINE, None, |core, world| {
+        self.drive(BUDGET_INLINE, |core, world| {
             // What is replaced is freed by the caller, outside the lock.
             if let Some(reads) = &mut reads {
                 *reads = core.set_read_slots(core::mem::take(reads));
@@ -370,7 +410,7 @@ impl QueuePair {
             }
             if let Some(av) = av {
                 world.io.av = Some(av);
-                world.io.flow = flow;
+                world.io.lane = lane;
             }
             if mask.contains(AttrMask::ACCESS_FLAGS) {
                 world.io.access_flags = access_flags;
@@ -433,8 +473,10 @@ impl QueuePair {
         &self.caps
     }
 
-    /// Does `action` under the lock, `inbound` being the packet at hand if there is one, then sends and reports whatever became due by it; at most
-    /// about `budget` packets, the rest from the work item. `None` if the QP is gone.
+    /// Does `action` under the lock, then sends and reports whatever became due by it; at most about
+    /// `budget` packets, the rest from the work item. `None` if the QP is gone.
+    ///
+    /// Completion and event handlers run first, so a handler does not wait for packets to leave.
     ///
     /// # Context
     ///
@@ -442,9 +484,16 @@ impl QueuePair {
     fn drive<T>(
         &self,
         budget: u32,
-        inbound: Option<&Inbound<'_>>,
         action: impl FnOnce(&mut Core, &mut World<'_>) -> T,
     ) -> Option<T> {
+        self.drive_steps(budget, |steps| {
+            let (core, mut world) = steps.next(None);
+            action(core, &mut world)
+        })
+    }
+
+    /// As [`Self::drive`], for an action of many steps, each about a packet of its own.
+    fn drive_steps<T>(&self, budget: u32, action: impl FnOnce(&mut Steps<'_>) -> T) -> Option<T> {
         let mut effects = Effects::default();
         let mut turn = Turn::new();
         let result;
@@ -455,8 +504,21 @@ impl QueuePair {
             if io.dead {
                 return None;
             }
-            let mut world = World::new(self, io, &rcu, inbound, &mut effects);
-            result = action(core, &mut world);
+            let mut steps = Steps {
+                qp: self,
+                core,
+                io,
+                rcu: &rcu,
+                effects: &mut effects,
+                gather: false,
+            };
+            result = action(&mut steps);
+            if steps.gather {
+                let Instant(now) = now();
+                self.timer.start_at(now.saturating_add(GATHER_NS));
+                return Some(result);
+            }
+            let (core, mut world) = steps.next(None);
             world.publish(core);
             if world.io.transmitting {
                 // Whoever has the turn looks again before it ends it.
@@ -515,7 +577,7 @@ impl QueuePair {
 
 impl TimerTarget for QueuePair {
     fn expired(&self) {
-        let _ = self.drive(BUDGET_INLINE, None, |core, world| {
+        let _ = self.drive(BUDGET_INLINE, |core, world| {
             world.io.late_interval = if world.io.receives.is_empty() {
                 LATE_RECEIVE_MAX_NS.min(world.io.late_interval.saturating_mul(2))
             } else {
@@ -528,7 +590,7 @@ impl TimerTarget for QueuePair {
 
 impl WorkTarget for QueuePair {
     fn run(&self) {
-        let _ = self.drive(BUDGET_WORK, None, |_, _| ());
+        let _ = self.drive(BUDGET_WORK, |_, _| ());
     }
 }
 

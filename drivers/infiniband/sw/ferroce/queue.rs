@@ -282,6 +282,12 @@ impl Consumer {
         Ok(())
     }
 
+    /// How many slots are filled, by what user space says.
+    #[inline]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.ring.area.producer().wrapping_sub(self.next) & self.ring.area.mask
+    }
+
     /// Goes on to the next slot; user space does not see that yet.
     #[inline]
     pub(crate) fn advance(&mut self) {

@@ -248,11 +248,7 @@ fn check_consumer(stream: &Stream, other: &Stream, pair: &mut Pair, tally: &mut 
 
     if dead {
         assert_eq!(host.qp.retired() as usize, stream.posted, "not flushed");
-        let left = if host.shared {
-            world.receives.len()
-        } else {
-            0
-        };
+        let left = if host.shared { world.receives.len() } else { 0 };
         let done = world.received.len();
         assert_eq!(done + left, other.posted_receives, "not flushed");
     }

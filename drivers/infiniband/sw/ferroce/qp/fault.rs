@@ -23,10 +23,12 @@ use super::{
     },
     QueuePair,
     State,
+    Steps,
     BUDGET_WORK, //
 };
 use crate::{
     counters::PortCounter,
+    crc::FlowCrc,
     region::{
         self,
         Accessor,
@@ -213,7 +215,7 @@ impl QueuePair {
             if stalled {
                 self.replay();
             }
-            let _ = self.drive(BUDGET_WORK, None, |_, _| ());
+            let _ = self.drive(BUDGET_WORK, |_, _| ());
             let state = self.state.lock();
             let faults = &state.io.faults;
             if faults.receive.is_none() && faults.transmit.is_none() && !faults.stalled {
@@ -260,24 +262,14 @@ impl QueuePair {
                 }
                 next
             };
-            let Some(packet) = next else {
+            let Some(mut packet) = next else {
                 return;
             };
-            let bytes = packet.payload();
-            let Ok(parsed) = Packet::parse(bytes, bytes.len()) else {
-                continue;
-            };
-            let inbound = Inbound::new(&packet, &parsed);
-            let again = self.drive(BUDGET_WORK, Some(&inbound), |core, world| {
-                self.take_in(core, world, &parsed, &inbound);
-                if let Some(fault) = world.fault.take() {
-                    world.io.faults.stall(fault);
-                    return true;
-                }
-                false
-            });
+            let taken = self.drive_steps(BUDGET_WORK, |steps| self.take_in(steps, &packet));
+            packet.skip(taken.map_or(0, |(taken, _)| taken));
+            let again = taken.is_some_and(|(_, waits)| waits);
             let mut state = self.state.lock();
-            if again == Some(true) {
+            if again {
                 state.io.faults.current = Some(packet);
                 return;
             }
@@ -287,18 +279,52 @@ impl QueuePair {
         }
     }
 
-    /// Handles a packet, if it is for this connection.
-    pub(super) fn take_in(
-        &self,
-        core: &mut super::Core,
-        world: &mut World<'_>,
-        packet: &Packet,
-        inbound: &Inbound<'_>,
-    ) {
-        if self.kind.is_datagram() || world.is_from_peer(inbound) {
-            core.handle_packet(now(), packet, world);
-        } else {
-            self.port.counters.add(PortCounter::DropBadAddress, 1);
+    /// Handles the datagrams of a packet, from the first one on: up to one that is for another QP, or
+    /// one that has to wait for a page. Returns how many were handled, and whether one has to wait.
+    pub(super) fn take_in(&self, steps: &mut Steps<'_>, packet: &RxPacket) -> (usize, bool) {
+        let counters = &self.port.counters;
+        let crc = FlowCrc::new(packet.ip(), packet.udp());
+        let now = now();
+        let (mut taken, mut waits) = (0usize, false);
+        let (mut packets, mut received) = (0u64, 0u64);
+        for bytes in packet.payloads() {
+            let parsed = match Packet::parse(bytes, bytes.len()) {
+                Ok(parsed) => parsed,
+                Err(error) => {
+                    counters.unparsed(error);
+                    taken = taken.wrapping_add(1);
+                    continue;
+                }
+            };
+            if parsed.bth.dest_qp != self.qpn {
+                break;
+            }
+            if !crc.matches(bytes, packet.first_id().wrapping_add(taken as u16)) {
+                counters.add(PortCounter::DropBadIcrc, 1);
+                taken = taken.wrapping_add(1);
+                continue;
+            }
+            let inbound = Inbound::new(packet, bytes, &parsed);
+            let (core, mut world) = steps.next(Some(&inbound));
+            if self.kind.is_datagram() || world.is_from_peer(&inbound) {
+                core.handle_packet(now, &parsed, &mut world);
+            } else {
+                counters.add(PortCounter::DropBadAddress, 1);
+            }
+            if let Some(fault) = world.fault.take() {
+                world.io.faults.stall(fault);
+                waits = true;
+                break;
+            }
+            taken = taken.wrapping_add(1);
+            packets = packets.wrapping_add(1);
+            received = received.wrapping_add(bytes.len() as u64);
         }
+        counters.add(PortCounter::ReceivedPackets, packets);
+        counters.add(PortCounter::ReceivedBytes, received);
+        if packet.ip().is_multicast() {
+            counters.add(PortCounter::ReceivedMulticast, packets);
+        }
+        (taken, waits)
     }
 }

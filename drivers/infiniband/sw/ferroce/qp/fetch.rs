@@ -117,6 +117,14 @@ impl SendSource {
         }
     }
 
+    /// How many are posted that have not been fetched; of a kernel user, whether any is.
+    pub(crate) fn waiting(&self) -> u32 {
+        match self {
+            Self::User(user) => user.ring.waiting(),
+            Self::Kernel(queue) => u32::from(!queue.is_empty()),
+        }
+    }
+
     /// Gives the slots of retired WQEs back to user space; `retired` counts them all.
     pub(crate) fn release(&mut self, retired: u32) {
         if let Self::User(user) = self {

@@ -4,23 +4,21 @@
 use super::{
     sends::Payload,
     world::World,
-    Core, //
+    Core,
+    Lane, //
 };
 use crate::{
     counters::{
         Counters,
         PortCounter, //
-    },
-    crc,
-    port::Port, //
+    }, //
 };
 use kernel::prelude::*;
 use rdma::net::{
-    Flow,
     TxError,
     TxOutcome,
-    TxPacket,
-    TxQueue, //
+    TxQueue,
+    TxTrain, //
 };
 use roce::{
     env::{
@@ -30,7 +28,8 @@ use roce::{
     run::{
         PayloadSource,
         Role,
-        Run, //
+        Run,
+        TxPacket as TxHeaders, //
     },
     types::Instant,
     wire::ICRC_LEN, //
@@ -38,10 +37,13 @@ use roce::{
 use zerocopy::IntoBytes;
 
 /// The most packets in one turn: what is built in one go under the lock.
-const TURN_PACKETS: usize = 64;
+const TURN_PACKETS: u32 = 64;
+
+/// The most bytes of payload in one turn: what fits a train, and a CPU's cache twice.
+const TURN_BYTES: u32 = 15 << 12;
 
 /// The most runs in one turn.
-const TURN_RUNS: usize = 16;
+const TURN_RUNS: usize = 32;
 
 /// Why a packet was not built.
 enum BuildError {
@@ -52,10 +54,12 @@ enum BuildError {
 /// Packets of one turn, and the runs that they belong to.
 pub(super) struct Turn {
     queue: TxQueue,
-    /// Runs with the number of their packets in `queue`.
+    /// The train that the next packet may join; it comes after those in `queue`.
+    train: Option<TxTrain>,
+    /// Packets in both.
+    count: u32,
+    /// Runs with the number of their packets in both.
     runs: [Option<(Run, u32)>; TURN_RUNS],
-    /// UDP payload bytes of each packet in `queue`.
-    lengths: [u16; TURN_PACKETS],
     /// One bit for each packet in `queue`: whether it goes to a multicast address.
     multicast: u64,
 }
@@ -64,19 +68,22 @@ impl Turn {
     pub(super) fn new() -> Self {
         Self {
             queue: TxQueue::new(),
-            runs: [const { None }; TURN_RUNS],
-            lengths: [0; TURN_PACKETS],
+            train: None,
+            count: 0,
+            // Not a constant array: all of that would be copied, not only the tags.
+            runs: core::array::from_fn(|_| None),
             multicast: 0,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.count == 0
     }
 
     /// Makes the turn empty again.
     pub(super) fn clear(&mut self) {
-        self.runs = [const { None }; TURN_RUNS];
+        self.count = 0;
+        self.runs.fill(None);
         self.multicast = 0;
     }
 
@@ -89,32 +96,30 @@ impl Turn {
         if world.io.faults.holds_transmission() {
             return;
         }
-        for entry in &mut self.runs {
-            let room = TURN_PACKETS.saturating_sub(self.queue.len());
-            if room == 0 {
-                return;
+        let mut bytes = 0u32;
+        for number in 0..TURN_RUNS {
+            let full = core.path_mtu().packets(TURN_BYTES.saturating_sub(bytes));
+            let room = TURN_PACKETS.saturating_sub(self.count).min(full);
+            if room == 0 || bytes >= TURN_BYTES {
+                break;
             }
-            let Some(run) = core.poll_transmit(now, room as u32, world) else {
-                return;
+            let Some(run) = core.poll_transmit(now, room, world) else {
+                break;
             };
+            bytes = bytes.saturating_add(run.payload_len());
             let mut built = 0u32;
             let mut refused = None;
             while built < run.count {
-                match build_packet(world, &run, built) {
-                    Ok(mut packet) => {
-                        let multicast = u64::from(packet.ip().is_multicast());
-                        self.multicast |= multicast.wrapping_shl(self.queue.len() as u32);
-                        if let Some(length) = self.lengths.get_mut(self.queue.len()) {
-                            *length = packet.payload_mut().len() as u16;
-                        }
-                        self.queue.push(packet);
-                    }
-                    Err(error) => {
-                        refused = Some(error);
-                        break;
-                    }
+                let more = built.wrapping_add(1) < run.count || core.has_unsent();
+                if let Err(error) = self.add(world, &run, built, more) {
+                    refused = Some(error);
+                    break;
                 }
                 built = built.wrapping_add(1);
+                self.count = self.count.wrapping_add(1);
+            }
+            if let Some(entry) = self.runs.get_mut(number) {
+                *entry = Some((run, built));
             }
             match refused {
                 None => {}
@@ -124,8 +129,7 @@ impl Turn {
                         world.io.faults.hold_transmission(fault);
                         world.qp.pager.queue();
                     }
-                    *entry = Some((run, built));
-                    return;
+                    break;
                 }
                 Some(BuildError::Memory(error)) => {
                     core.payload_failed(&run, built, error, world);
@@ -139,7 +143,78 @@ impl Turn {
                     world.qp.port.counters.add(PortCounter::SendErrors, 1);
                 }
             }
-            *entry = Some((run, built));
+        }
+        self.close_train();
+    }
+
+    /// Builds packet `index` of `run`, with its payload and ICRC. `more` says whether another one is
+    /// likely to follow it.
+    #[inline]
+    fn add(
+        &mut self,
+        world: &mut World<'_>,
+        run: &Run,
+        index: u32,
+        more: bool,
+    ) -> Result<(), BuildError> {
+        let packet = run
+            .packet(index)
+            .ok_or(BuildError::Memory(MemoryError::Fault))?;
+        let length = packet
+            .header_len
+            .saturating_add(packet.payload_len as usize)
+            .saturating_add(usize::from(packet.pad))
+            .saturating_add(ICRC_LEN);
+        let address = run.slot.and_then(|slot| world.io.slots.address(slot));
+        if let Some(address) = address {
+            let flow = world
+                .qp
+                .port
+                .flow(&address.vector(), world.qp.qpn, world.qp.qpn)
+                .map_err(|_| BuildError::Network(TxError::NoRoute))?;
+            let mut lane = Lane::new(flow);
+            let mut buffer = lane.flow.build(length).map_err(BuildError::Network)?;
+            write(world, run, &packet, buffer.payload_mut())?;
+            lane.crc.seal(buffer.payload_mut(), 0);
+            let multicast = u64::from(buffer.ip().is_multicast());
+            self.multicast |= multicast.wrapping_shl(self.count);
+            self.close_train();
+            self.queue.push(buffer);
+            return Ok(());
+        }
+
+        if !self.train.as_ref().is_some_and(|t| t.takes(length)) {
+            self.close_train();
+            if more {
+                let lane = lane(world)?;
+                self.train = lane.flow.train(length).map_err(BuildError::Network)?;
+            }
+        }
+        if let Some(train) = &mut self.train {
+            if let Some(mut segment) = world.qp.port.segments.take(length as u32) {
+                write(world, run, &packet, segment.bytes_mut())?;
+                let id = train.segments() as u16;
+                lane(world)?.crc.seal(segment.bytes_mut(), id);
+                return train.push(segment).map_err(BuildError::Network);
+            }
+            self.close_train();
+        }
+        let mut buffer = lane(world)?
+            .flow
+            .build(length)
+            .map_err(BuildError::Network)?;
+        write(world, run, &packet, buffer.payload_mut())?;
+        lane(world)?.crc.seal(buffer.payload_mut(), 0);
+        self.queue.push(buffer);
+        Ok(())
+    }
+
+    /// Ends the train: what is built next comes after it.
+    fn close_train(&mut self) {
+        if let Some(train) = self.train.take() {
+            if train.segments() != 0 {
+                self.queue.push(train.finish());
+            }
         }
     }
 
@@ -150,18 +225,11 @@ impl Turn {
     /// Process or softirq context, no lock held.
     pub(super) fn send(&mut self, counters: &Counters) -> TxOutcome {
         let outcome = self.queue.send();
-        let done = outcome.sent.saturating_add(outcome.lost) as usize;
-        let bytes = self
-            .lengths
-            .iter()
-            .take(done)
-            .fold(0u64, |sum, length| sum.wrapping_add(u64::from(*length)));
         counters.add(PortCounter::SentPackets, u64::from(outcome.sent));
-        counters.add(PortCounter::SentBytes, bytes);
+        counters.add(PortCounter::SentBytes, outcome.bytes);
         if self.multicast != 0 {
-            let done = u64::MAX
-                .checked_shl(done as u32)
-                .map_or(u64::MAX, |rest| !rest);
+            let done = outcome.sent.saturating_add(outcome.lost);
+            let done = u64::MAX.checked_shl(done).map_or(u64::MAX, |rest| !rest);
             let count = (self.multicast & done).count_ones();
             counters.add(PortCounter::SentMulticast, u64::from(count));
         }
@@ -204,60 +272,39 @@ impl Turn {
     }
 }
 
-/// Builds packet `index` of `run`, with its payload and ICRC.
-fn build_packet(world: &mut World<'_>, run: &Run, index: u32) -> Result<TxPacket, BuildError> {
-    let packet = run
-        .packet(index)
-        .ok_or(BuildError::Memory(MemoryError::Fault))?;
-    let length = packet
-        .header_len
-        .saturating_add(packet.payload_len as usize)
-        .saturating_add(usize::from(packet.pad))
-        .saturating_add(ICRC_LEN);
-    let mut buffer = new_buffer(world, run, length)?;
-    let body = buffer.payload_mut();
-    if let (Some(to), Some(from)) = (
-        body.get_mut(..packet.header_len),
-        packet.header.get(..packet.header_len),
-    ) {
-        to.copy_from_slice(from);
+/// The way to the connected peer.
+#[inline]
+fn lane<'a>(world: &'a mut World<'_>) -> Result<&'a mut Lane, BuildError> {
+    world
+        .io
+        .lane
+        .as_mut()
+        .ok_or(BuildError::Network(TxError::NoRoute))
+}
+
+/// Writes all of a packet but its ICRC to `body`, which has just the right length.
+#[inline]
+fn write(
+    world: &World<'_>,
+    run: &Run,
+    packet: &TxHeaders,
+    body: &mut [u8],
+) -> Result<(), BuildError> {
+    let short = BuildError::Memory(MemoryError::Fault);
+    let Some((header, rest)) = body.split_at_mut_checked(packet.header_len) else {
+        return Err(short);
+    };
+    let Some((payload, rest)) = rest.split_at_mut_checked(packet.payload_len as usize) else {
+        return Err(short);
+    };
+    if let Some(from) = packet.header.get(..packet.header_len) {
+        header.copy_from_slice(from);
     }
-    let end = packet
-        .header_len
-        .saturating_add(packet.payload_len as usize);
-    if let Some(payload) = body.get_mut(packet.header_len..end) {
-        read_payload(world, run, packet.payload_offset, payload).map_err(BuildError::Memory)?;
-    }
-    if let Some(pad) = body.get_mut(end..end.saturating_add(usize::from(packet.pad))) {
+    read_payload(world, run, packet.payload_offset, payload).map_err(BuildError::Memory)?;
+    if let Some(pad) = rest.get_mut(..usize::from(packet.pad)) {
         pad.fill(0);
     }
-    crc::seal(&mut buffer);
-    Ok(buffer)
-}
-
-/// A buffer on the way to where `run` goes.
-fn new_buffer(world: &mut World<'_>, run: &Run, length: usize) -> Result<TxPacket, BuildError> {
-    let address = run.slot.and_then(|slot| world.io.slots.address(slot));
-    if let Some(address) = address {
-        let mut flow = datagram_flow(&world.qp.port, address.vector(), world.qp.qpn)
-            .map_err(|_| BuildError::Network(TxError::NoRoute))?;
-        return flow.build(length).map_err(BuildError::Network);
-    }
-    let flow = world
-        .io
-        .flow
-        .as_mut()
-        .ok_or(BuildError::Network(TxError::NoRoute))?;
-    flow.build(length).map_err(BuildError::Network)
-}
-
-/// The way to the address of a datagram.
-fn datagram_flow(
-    port: &Port,
-    vector: rdma::verbs::AddressVector,
-    qpn: roce::types::Qpn,
-) -> Result<Flow> {
-    port.flow(&vector, qpn, qpn)
+    Ok(())
 }
 
 /// Fills `buf` from `offset` bytes on in the payload source of `run`.

@@ -98,12 +98,12 @@ pub(crate) struct Inbound<'a> {
 pub(crate) const GRH_BYTES: usize = 40;
 
 impl<'a> Inbound<'a> {
-    /// What is known of `packet`, of which `parsed` was made.
-    pub(crate) fn new(packet: &'a RxPacket, parsed: &Packet) -> Self {
+    /// What is known of a datagram of `packet`, of which `parsed` was made.
+    pub(crate) fn new(packet: &'a RxPacket, bytes: &'a [u8], parsed: &Packet) -> Self {
         let start = parsed.payload_offset as usize;
         let end = start.saturating_add(parsed.payload_len as usize);
         Self {
-            payload: packet.payload().get(start..end).unwrap_or_default(),
+            payload: bytes.get(start..end).unwrap_or_default(),
             ip: packet.ip(),
             vlan: packet.vlan_id(),
             source_mac: packet.src_mac(),
