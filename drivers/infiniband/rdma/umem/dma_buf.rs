@@ -87,14 +87,14 @@ impl DmaBuf {
         if writable && !unsafe { bindings::dma_buf_is_writable(raw) } {
             return Err(EACCES);
         }
-        // SAFETY: As above; process context.
+        // SAFETY: The buffer is live while the caller's reference is; the caller may sleep.
         to_result(unsafe { bindings::dma_buf_begin_access(raw) })?;
         let mut map: bindings::iosys_map = pin_init::zeroed();
         // SAFETY: As above; `map` is a local.
         to_result(unsafe { bindings::dma_buf_vmap_unlocked(raw, &mut map) })
             .map(|()| map)
             .map_err(|error| {
-                // SAFETY: Begun above.
+                // SAFETY: Access was begun above, under the caller's reference.
                 unsafe { bindings::dma_buf_end_access(raw) };
                 match error {
                     // `dma-buf.c:dma_buf_vmap`: the exporter has none.
@@ -186,9 +186,9 @@ impl DmaBuf {
 impl Drop for DmaBuf {
     /// May sleep.
     fn drop(&mut self) {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the mapping is from `dma_buf_vmap_unlocked()`, and not used again.
         unsafe { bindings::dma_buf_vunmap_unlocked(self.buf.as_ptr(), &mut self.map) };
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant access was begun.
         unsafe { bindings::dma_buf_end_access(self.buf.as_ptr()) };
         // SAFETY: By the type invariant the reference is owned.
         unsafe { bindings::dma_buf_put(self.buf.as_ptr()) };

@@ -182,7 +182,7 @@ impl Leaf {
                     start,
                     end,
                     pfns.as_mut_ptr(),
-                    flags as usize,
+                    flags,
                     &mut seq,
                 )
             })?;
@@ -193,12 +193,12 @@ impl Leaf {
             }
             let mut present = 0;
             for (entry, pfn) in pages.iter_mut().skip(first).zip(pfns.iter().take(count)) {
-                if *pfn & bindings::hmm_pfn_flags_HMM_PFN_VALID as usize == 0 {
+                if *pfn & bindings::hmm_pfn_flags_HMM_PFN_VALID == 0 {
                     continue;
                 }
                 // SAFETY: The page number is valid, and belongs to a page: HMM refuses others.
                 let page = unsafe { bindings::hmm_pfn_to_page(*pfn) } as usize;
-                let write = if *pfn & bindings::hmm_pfn_flags_HMM_PFN_WRITE as usize != 0 {
+                let write = if *pfn & bindings::hmm_pfn_flags_HMM_PFN_WRITE != 0 {
                     WRITE
                 } else {
                     0

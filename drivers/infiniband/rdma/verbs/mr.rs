@@ -256,14 +256,15 @@ impl<D: Driver> VTable<D> {
             }
             // SAFETY: `mr` is live by the safety requirement.
             let mr = unsafe { &*mr.cast::<Mr<D>>() };
+            // SAFETY: `pd` is live by the safety requirement.
+            let pd = unsafe { Pd::<D>::from_raw(pd) };
             let change = MrChange {
                 translation: (flags & TRANS != 0).then_some(MrTranslation {
                     start,
                     length,
                     virt_addr,
                 }),
-                // SAFETY: `pd` is live by the safety requirement.
-                pd: (flags & PD != 0).then(|| unsafe { Pd::<D>::from_raw(pd) }),
+                pd: (flags & PD != 0).then_some(pd),
                 // CAST: C keeps flags in an `int`.
                 access: (flags & ACCESS != 0).then_some(access as u32),
             };

@@ -171,6 +171,8 @@ impl QueuePair {
                 if let Some(packet) = packet.take() {
                     // Out of memory, it is lost.
                     let _ = io.faults.waiting.push(packet, GFP_ATOMIC);
+                    // The pager may have been there since the packet was told to wait.
+                    io.faults.stalled = true;
                 }
             }
         }
