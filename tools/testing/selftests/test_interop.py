@@ -59,7 +59,6 @@ def test_data(bed, op, ip):
         transfer(a, b, op, 3 * MIB, [0, 1, 2, 3, 5, 4095, 4097, 10001, 200003])
 
 
-@pytest.mark.xfail(reason="open: a READ of ferroce from rxe under loss can run out of retries; SEND and WRITE pass", strict=False)
 @pytest.mark.seconds(400)
 @pytest.mark.parametrize("op", ["send", "write", "read"])
 def test_data_with_loss(bed, op):

@@ -66,12 +66,15 @@ where
         env: &mut E,
     ) -> Result<(), Failure> {
         let psn = packet.bth.psn;
+        let operation = packet.bth.opcode.operation();
+        // Whatever it is worth: the peer is at work on what was asked for.
+        self.retry.heard |= operation == Operation::ReadResponse;
         let outstanding = self.sent.offset_from(self.unacked);
         if !psn.is_within(self.unacked, outstanding) {
             env.count(Counter::DropStrayResponse);
             return Ok(());
         }
-        match (packet.bth.opcode.operation(), packet.aeth) {
+        match (operation, packet.aeth) {
             (Operation::Acknowledge, Some(aeth)) => {
                 self.acknowledge_packet(now, psn, aeth.syndrome, ctx, env)
             }

@@ -591,7 +591,8 @@ where
 
     /// The time of [`Self::poll_timeout`] has come, or may have.
     pub fn handle_timeout<E: Env + ?Sized>(&mut self, now: Instant, env: &mut E) {
-        let result = self.requester.handle_timeout(now, env);
+        let ctx = context!(self);
+        let result = self.requester.handle_timeout(now, &ctx, env);
         self.settle(result, env);
     }
 

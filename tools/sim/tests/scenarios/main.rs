@@ -5,6 +5,7 @@ mod errors;
 mod not_ready;
 mod order;
 mod recovery;
+mod slow_reader;
 mod states;
 
 use roce::{

@@ -14,6 +14,9 @@
 //!   sequence errors without progress send again at once but neither count nor stop the timer, so
 //!   that duplicated or reordered packets cannot use up the retries, and a peer that makes no
 //!   progress runs into the timer all the same.
+//! - A timeout while responses to READs keep arriving, if not the one that is missing, says that the
+//!   peer is busy with what was asked before, not that it is dead: the timer starts over, nothing is
+//!   asked again, and no retry is used up, but not for longer than [`PATIENCE`] without progress.
 //! - *Progress* is that the oldest unacknowledged PSN advances. It refills both counters; an RNR NAK
 //!   refills that of the retries.
 //! - A message whose completion nobody waits for asks for no ACK. If none comes with the packets after
@@ -50,6 +53,13 @@ const MIN_ACK_TIMEOUT: u8 = 8;
 /// How long after a packet that asks for no ACK one is asked for: shorter than any local ACK timeout.
 const PROBE_NS: u64 = 500_000;
 
+/// How long without progress a peer may be busy with responses that help nobody, in nanoseconds.
+const PATIENCE: u64 = 4_000_000_000;
+
+/// How often without progress response streams that begin again are believed to show a new loss; the
+/// timer finds what is lost more often. Each repetition is one more stream for the peer to send.
+const MAX_FALLS: u8 = 2;
+
 /// Retry count that never ends.
 const RNR_RETRY_FOREVER: u8 = 7;
 
@@ -64,6 +74,12 @@ pub(crate) struct Retry {
     went_back: bool,
     /// The last response beyond a gap.
     ahead: Option<Psn>,
+    /// Times that the PSNs of responses beyond a gap fell.
+    falls: u8,
+    /// A response to a READ came since the timer was started.
+    pub(crate) heard: bool,
+    /// When patience ends with a peer that is busy without progress.
+    patience: Option<Instant>,
     /// When the local ACK timer fires.
     ack: Option<Instant>,
     /// When an RNR wait ends.
@@ -95,6 +111,9 @@ impl Retry {
         self.rnr_left = attr.rnr_retry;
         self.went_back = false;
         self.ahead = None;
+        self.falls = 0;
+        self.heard = false;
+        self.patience = None;
         self.rnr = None;
     }
 
@@ -132,6 +151,11 @@ impl Retry {
         if self.ack.is_some() {
             self.restart(until, attr);
         }
+    }
+
+    /// Whether the peer may still be busy without progress.
+    fn is_patient(&mut self, now: Instant) -> bool {
+        now < *self.patience.get_or_insert(now.after(PATIENCE))
     }
 
     /// The next time that something is to be done.
@@ -174,12 +198,17 @@ where
     pub(crate) fn handle_timeout<E: Env + ?Sized>(
         &mut self,
         now: Instant,
+        ctx: &Context<'_>,
         env: &mut E,
     ) -> Result<(), Failure> {
         if self.retry.is_waiting(now) {
             return Ok(());
         }
         if self.retry.ack.is_some_and(|at| at <= now) {
+            if core::mem::take(&mut self.retry.heard) && self.retry.is_patient(now) {
+                self.retry.restart(now, ctx.attr);
+                return Ok(());
+            }
             env.count(Counter::AckTimeout);
             self.retry.went_back = true;
             self.retry.ahead = None;
@@ -247,8 +276,12 @@ where
     /// rise; if they fall, the peer has begun again and the same packet was lost again.
     pub(crate) fn gap<E: Env + ?Sized>(&mut self, psn: Psn, env: &mut E) -> Result<(), Failure> {
         let ahead = self.retry.ahead.replace(psn);
-        if ahead.is_some_and(|ahead| !psn.is_before(ahead)) {
-            return Ok(());
+        if let Some(ahead) = ahead {
+            let has_timer = self.retry.ack.is_some();
+            if !psn.is_before(ahead) || (has_timer && self.retry.falls >= MAX_FALLS) {
+                return Ok(());
+            }
+            self.retry.falls = self.retry.falls.saturating_add(1);
         }
         env.count(Counter::ImpliedNak);
         self.sequence_error(env)
