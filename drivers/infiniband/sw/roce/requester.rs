@@ -256,12 +256,12 @@ where
         let mtu = ctx.attr.path_mtu;
         let (form, source, count, psns) = match wqe.op {
             SendOp::Read { va, rkey } => {
-                if self.rd_atomics == 0 {
-                    let is_new = psn == self.sent;
-                    self.window.set_piece(ctx.attr.max_rd_atomic, is_new);
+                if self.rd_atomics == 0 && psn == self.sent {
+                    self.window.set_piece(ctx.attr.max_rd_atomic);
                 }
                 let psns = self.window.piece_after(self.position).min(left);
-                if psns > room || !self.take_rd_atomic(ctx) {
+                // A repetition may be larger than the window has become.
+                if (psns > room && psn != self.unacked) || !self.take_rd_atomic(ctx) {
                     return Ok(None);
                 }
                 if !window::may_meet(self.position) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A peer that serves READ requests slowly, one after the other, and each repetition anew: it is
-//! busy with what nobody waits for any more, for longer than the retries would last.
+//! busy with what nobody waits for any more, for longer than the retries would last. As rxe, it answers
+//! no repetition that begins before an earlier one of the same request, or goes beyond that request.
 
 use fastrand::Rng;
 use roce::{
@@ -55,6 +56,8 @@ struct Peer {
     expected: Psn,
     /// A sequence NAK was said.
     silent: bool,
+    /// Requests that may be repeated: from where on, and up to where.
+    known: Vec<(Psn, Psn)>,
     /// Requests in the order of their arrival: PSN, packets, bytes, packets done.
     queue: VecDeque<(Psn, u32, u32, u32)>,
     /// When it has time for the next packet.
@@ -75,6 +78,13 @@ impl Peer {
         if psn == self.expected {
             self.expected = psn.add(packets);
             self.silent = false;
+            self.known.push((psn, self.expected));
+        } else {
+            let known = |(from, end): &&mut (Psn, Psn)| {
+                !psn.is_before(*from) && !end.is_before(psn.add(packets))
+            };
+            let (from, _) = self.known.iter_mut().find(known)?;
+            *from = psn;
         }
         self.queue.push_back((psn, packets, reth.length, 0));
         None
@@ -140,6 +150,7 @@ fn read(total: u32, pace: u64, loss: u32, seed: u64, timeout: u8) -> (u64, Vec<W
     let mut peer = Peer {
         expected: Psn::default(),
         silent: false,
+        known: Vec::new(),
         queue: VecDeque::new(),
         free: 0,
         pace,

@@ -14,7 +14,8 @@
 //!
 //! A READ is cut into pieces of a power of two of packets, counted from its start, so that the
 //! streams of responses stay short and an answer to one can be repeated in part. The size of the
-//! pieces follows the window, but changes only while no READ request is in flight:
+//! pieces follows the window, but changes only for what was never asked for, while no READ request is
+//! in flight. A repetition asks for the rest of a piece at once:
 //!
 //! ```text
 //!   | piece 0 | piece 1 | piece 2 |    the second READ request asks again for what is missing
@@ -105,20 +106,20 @@ impl Window {
 
     /// Fits the size of READ pieces to the window, of which up to `requests` may be in flight: with
     /// several of them, the response to one shows that the end of another was lost. No READ
-    /// request may be in flight.
+    /// request may be in flight, or lost.
     ///
-    /// What is asked for again is never asked for in larger pieces: the peer remembers only as many
-    /// requests as may be in flight.
+    /// What is asked for again is asked for in the same pieces, or the rest of one: the peer remembers
+    /// only as many requests as may be in flight, and rxe answers no repetition that begins before
+    /// another one of the same request did.
     #[inline]
-    pub(crate) fn set_piece(&mut self, requests: u8, is_new: bool) {
+    pub(crate) fn set_piece(&mut self, requests: u8) {
         let parts = match requests {
             0 | 1 => 0,
             2 | 3 => 1,
             _ => 2,
         };
         let log = self.size.checked_ilog2().unwrap_or(0).saturating_sub(parts);
-        let most = if is_new { READ_PIECE } else { self.piece };
-        self.piece = 1u32.wrapping_shl(log).max(MIN_READ_PIECE).min(most);
+        self.piece = 1u32.wrapping_shl(log).clamp(MIN_READ_PIECE, READ_PIECE);
     }
 
     /// Packets from `position` in a READ to the end of its piece.
@@ -188,17 +189,14 @@ mod tests {
         window.shrink();
         window.shrink();
         assert_eq!(window.piece_after(0), 64);
-        window.set_piece(1, false);
+        window.set_piece(1);
         assert_eq!(window.piece_after(0), 32);
-        window.set_piece(4, false);
+        window.set_piece(4);
         assert_eq!(window.piece_after(0), 8);
         window.collapse();
-        window.set_piece(255, false);
+        window.set_piece(255);
         assert_eq!(window.piece_after(0), 2);
-        window.grow(100_000);
-        window.set_piece(1, false);
-        assert_eq!(window.piece_after(0), 2);
-        window.set_piece(1, true);
+        window.set_piece(1);
         assert_eq!(window.piece_after(0), 8);
     }
 }
