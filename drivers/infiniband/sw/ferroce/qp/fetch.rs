@@ -181,7 +181,7 @@ impl World<'_> {
             let Some(slot) = core.next_slot() else {
                 return;
             };
-            let Some(wqe) = self.fetch_into(slot, core) else {
+            let Some(wqe) = self.fetch_into(slot) else {
                 return;
             };
             if core.post(wqe).is_err() {
@@ -191,14 +191,11 @@ impl World<'_> {
     }
 
     /// Takes the next posted send; its list goes to `slot`.
-    fn fetch_into(&mut self, slot: u32, core: &Core) -> Option<SendWqe> {
+    fn fetch_into(&mut self, slot: u32) -> Option<SendWqe> {
         let io = &mut *self.io;
         match &mut io.sends {
             SendSource::Kernel(queue) => {
-                let ((mut wqe, address, payload), count) = queue.pop(io.slots.list_mut(slot)?)?;
-                if let SendOp::Datagram { qkey, .. } = &mut wqe.op {
-                    *qkey = effective_qkey(*qkey, core);
-                }
+                let ((wqe, address, payload), count) = queue.pop(io.slots.list_mut(slot)?)?;
                 io.slots.set(slot, payload, count as u32, address);
                 Some(wqe)
             }
@@ -222,7 +219,7 @@ impl World<'_> {
                 wqe.op = match self.qp.kind {
                     QpKind::Rc | QpKind::Uc => connected_op(&raw),
                     QpKind::Ud | QpKind::Gsi => {
-                        let op = self.datagram_op(&raw, core);
+                        let op = self.datagram_op(&raw);
                         address = op.as_ref().map(|(_, address)| address.clone());
                         op.map(|(op, _)| op)
                     }
@@ -306,7 +303,6 @@ impl World<'_> {
     fn datagram_op(
         &self,
         raw: &uapi::SendWqe,
-        core: &Core,
     ) -> Option<(SendOp, Arc<AddressHandle>)> {
         let imm = match raw.opcode {
             wr_opcode::SEND => None,
@@ -320,7 +316,7 @@ impl World<'_> {
         }
         let op = SendOp::Datagram {
             dest: Qpn::new(ud.remote_qpn),
-            qkey: effective_qkey(QKey(ud.remote_qkey), core),
+            qkey: QKey(ud.remote_qkey),
             imm,
         };
         Some((op, address.into()))
@@ -340,15 +336,6 @@ fn is_atomic(opcode: u32) -> bool {
         opcode,
         wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD
     )
-}
-
-/// A Q_Key with its top bit set stands for the QP's own (IBTA 10.2.5).
-fn effective_qkey(qkey: QKey, core: &Core) -> QKey {
-    if qkey.0 & 0x8000_0000 != 0 {
-        core.attr().qkey
-    } else {
-        qkey
-    }
 }
 
 /// The local operation that a WQE of user space asks for.
