@@ -198,7 +198,9 @@ def test_many_at_a_time(bed, nothing_left, version):
     server, client = many(bed, bed.h1.ip(version), count, 64)
     assert client["failed"] == {} and client["most"] == 64, client
     assert client["ESTABLISHED"] == client["DISCONNECTED"] == count, client
-    assert server["CONNECT_REQUEST"] == server["ESTABLISHED"] == server["DISCONNECTED"] == count, server
+    # Who disconnects at once may be heard of so before the last message of his connect: the manager handles each in a work
+    # item of its own. ESTABLISHED is left out then.
+    assert server["CONNECT_REQUEST"] == server["DISCONNECTED"] == count >= server["ESTABLISHED"] > count // 2, server
 
 
 def test_one_after_the_other(bed, nothing_left):
