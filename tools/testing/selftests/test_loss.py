@@ -141,7 +141,7 @@ def test_timer_finds_the_lost_end(bed, opcode, op, size):
     host = bed.h2 if opcode in (READ_REQUEST, SEND_LAST) else bed.h1
     # Every third: who goes back and sends two again would lose the same one of the two for ever.
     with drop_every(host, opcode, 3), pair(bed.h1.dev, bed.h2.dev, length=SLOTS * 65536,
-                                           connect={"timeout": 13}) as (a, b):
+                                           connect={"timeout": 16}) as (a, b):
         for _ in range(6):
             transfer(a, b, op, size, [size], timeout=60)
 
