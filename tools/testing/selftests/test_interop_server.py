@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: GPL-2.0
+# guest: timeout=900 smp=2 mem=3072
+"""Interoperation with rxe: the server is the driver under test, rxe the client."""
+
+import pytest
+
+from interop import *  # noqa: F403 (the cases)
+from interop import PEER
+from testbed import DRIVER, Testbed
+
+
+@pytest.fixture(scope="module")
+def bed():
+    with Testbed(mtu=4200, kinds=(DRIVER, PEER)) as b:
+        yield b
