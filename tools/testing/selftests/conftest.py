@@ -12,6 +12,9 @@ import pytest
 import testbed
 from kmsg import Kmsg, complaints
 
+# What fails in these says why, as in a test file.
+pytest.register_assert_rewrite("interop", "perftest", "transfer")
+
 TEST_SECONDS = 300
 
 
