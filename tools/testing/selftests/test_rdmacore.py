@@ -20,8 +20,9 @@ from testbed import DRIVER, SCRATCH, Job, Testbed
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = "/usr/share/doc/rdma-core/tests"
-FILES = ["test_addr", "test_cq", "test_cq_events", "test_cqex", "test_device", "test_mr", "test_odp", "test_parent_domain",
-         "test_pd", "test_qp", "test_qpex", "test_rdmacm", "test_relaxed_ordering", "test_shared_pd", "test_srq"]
+FILES = ["test_addr", "test_atomic", "test_cq", "test_cq_events", "test_cqex", "test_device", "test_mr", "test_odp",
+         "test_parent_domain", "test_pd", "test_qp", "test_qpex", "test_rdmacm", "test_relaxed_ordering",
+         "test_shared_pd", "test_srq"]
 LIST = f"{HERE}/rdmacore-{DRIVER}.txt"
 
 
