@@ -300,10 +300,7 @@ impl World<'_> {
     }
 
     /// The operation of a WQE on a datagram QP, with its address.
-    fn datagram_op(
-        &self,
-        raw: &uapi::SendWqe,
-    ) -> Option<(SendOp, Arc<AddressHandle>)> {
+    fn datagram_op(&self, raw: &uapi::SendWqe) -> Option<(SendOp, Arc<AddressHandle>)> {
         let imm = match raw.opcode {
             wr_opcode::SEND => None,
             wr_opcode::SEND_WITH_IMM => Some(raw.ex),

@@ -5,6 +5,7 @@ use super::*;
 use crate::{
     cqe::WcStatus,
     env::{
+        MemoryError,
         QpEvent,
         Receive, //
     },
