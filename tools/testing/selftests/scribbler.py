@@ -4,7 +4,7 @@ queues change their size.
 
     scribbler.py DEV PEER_DEV SEED SECONDS
 
-It may well crash, for the provider believes what is in the rings; the kernel must not. Prints a line for each round.
+It may well crash, for the provider believes what is in the rings; the kernel must not. Prints "connected" in each round.
 """
 
 import ctypes
@@ -66,6 +66,7 @@ def one_round(rng, dev, peer):
     thread = threading.Thread(target=resize)
     if rng.random() < 0.5:
         thread.start()
+    print("connected", flush=True)
     for n in range(40):
         attempt(b.recv, 0, 64, n)
         for x in (a, others[1], b):
@@ -88,7 +89,6 @@ def main(dev, peer, seed, seconds):
     end = time.monotonic() + float(seconds)
     while time.monotonic() < end:
         one_round(rng, dev, peer)
-        print("round", flush=True)
 
 
 if __name__ == "__main__":

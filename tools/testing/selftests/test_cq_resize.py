@@ -15,7 +15,7 @@ from pyverbs.qp import QP, QPCap, QPInitAttr
 
 from rings import UNMAPPED, Uverbs
 from streamer import stream
-from testbed import Testbed
+from testbed import Testbed, counters
 from verbs import OK, Endpoint, pair, readable
 
 MAX_CQE = (1 << 20) - 1
@@ -120,12 +120,13 @@ def test_event_after_resize(bed, solicited):
 def test_under_load(bed):
     """Another process sends all the time, while the queue grows and shrinks: each completion comes once, in order."""
     b = Endpoint(bed.h2.dev, depth=64, cqe=128)
-    with stream(bed.h1.dev, b):
+    with stream(bed.h1.dev, b) as sender:
         rng = random.Random(2)
         posted = got = sizes = 0
         end = time.monotonic() + 12
         while time.monotonic() < end or got < posted:
-            assert time.monotonic() < end + 60, (sizes, got, posted, b.events())
+            assert time.monotonic() < end + 60, (sizes, got, posted, b.events(), b.state(), sender.result(),
+                                                 counters(b.dev))
             if time.monotonic() < end:
                 while posted - got < 48:
                     b.recv(0, 64, wr_id=posted)

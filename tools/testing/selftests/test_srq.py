@@ -8,7 +8,6 @@ import os
 import random
 import re
 import signal
-import sys
 import time
 
 import pyverbs.enums as e
@@ -21,11 +20,10 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SendWR
 
-import scribbler
 from perftest import perftest
 from rings import SRQ_LIMIT, SRQ_MAX_WR, UNMAPPED, Ring, Uverbs
 from streamer import stream
-from testbed import Testbed
+from testbed import Testbed, counters
 from verbs import OK, Endpoint, pair, pattern
 
 LAST_WQE = e.IBV_EVENT_QP_LAST_WQE_REACHED
@@ -350,12 +348,13 @@ def test_resize_and_limit(bed):
 def test_resize_under_load(bed):
     """Another process sends all the time, while the queue grows and shrinks: nothing is lost, doubled or out of order."""
     b = Endpoint(bed.h2.dev, srq=64, cqe=256)
-    with stream(bed.h1.dev, b):
+    with stream(bed.h1.dev, b) as sender:
         rng = random.Random(1)
         posted = got = sizes = 0
         end = time.monotonic() + 10
         while time.monotonic() < end or got < posted:
-            assert time.monotonic() < end + 60, (sizes, got, posted, b.events())
+            assert time.monotonic() < end + 60, (sizes, got, posted, b.events(), b.state(), sender.result(),
+                                                 counters(b.dev))
             if time.monotonic() < end:
                 while posted - got < 24:
                     b.recv(0, 64, wr_id=posted)
@@ -581,23 +580,3 @@ def test_pingpong(bed, extra):
 @pytest.mark.parametrize("extra", [("-q", 8), ("-q", 2, "-b"), ("-c", "UD", "-q", 4, "-s", 1000)], ids=lambda x: "".join(map(str, x)))
 def test_perftest(bed, extra):
     perftest(bed, "ib_send_bw", "--use-srq", "-n", 40, *(("-s", 9000) if "-s" not in extra else ()), *extra)
-
-
-# Hostile programs.
-
-@pytest.mark.seconds(240)
-def test_rings_written_at_random(bed):
-    """Random words in the rings, while messages arrive and the queues change their size: the program may crash, nobody else."""
-    with crowd(bed, 1, 32) as ((a,), (b,)):
-        rounds = 0
-        for seed in range(8):
-            job = bed.h1.start(sys.executable, scribbler.__file__, bed.h1.dev, bed.h2.dev, seed, 6)
-            with contextlib.suppress(AssertionError):
-                job.wait(20)
-            job.kill()
-            rounds += job.out.count("round")
-            # A bystander's connection works on.
-            b.recv(0, 64)
-            a.send(0, 8)
-            assert a.done() == OK and b.done() == OK
-        assert rounds > 4, rounds
