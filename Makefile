@@ -49,6 +49,10 @@ check: ## all tests, with guests (FILES="test_x.py ..." for some, DRIVER=rxe to 
 check-debug: ## the guest tests and KUnit on a kernel with KASAN, lockdep, kmemleak ..., which is built first (FILES=...)
 	@KERNEL=debug scripts/check $(FILES)
 
+.PHONY: bench
+bench: ## what things cost: ferroce, rxe and TCP in one guest (scripts/bench for some rows only)
+	@scripts/bench
+
 .PHONY: lint
 lint: ## formatting, clippy with the kernel's lints, layers, panics, file sizes, SAFETY comments
 	@scripts/lint
