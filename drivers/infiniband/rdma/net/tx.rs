@@ -408,8 +408,8 @@ impl TxQueue {
             // SAFETY: `pop` gave us the skb.
             let count = unsafe { bindings::skb_datagrams(skb.as_ptr()) };
             // SAFETY: As above.
-            let bytes =
-                unsafe { bindings::skb_transport_len(skb.as_ptr()) }.saturating_sub(UDP_LEN as u32);
+            let transport = unsafe { bindings::skb_transport_len(skb.as_ptr()) };
+            let bytes = transport.saturating_sub(UDP_LEN as u32);
             let error = match Self::send_one(skb, &route, &guard) {
                 NET_XMIT_SUCCESS => None,
                 NET_XMIT_CN => {

@@ -87,7 +87,7 @@ impl Hook {
                 bindings::NFPROTO_IPV6 as u8
             },
             hooknum: bindings::nf_inet_hooks_NF_INET_LOCAL_IN,
-            priority: bindings::nf_ip_hook_priorities_NF_IP_PRI_LAST as i32,
+            priority: bindings::nf_ip_hook_priorities_NF_IP_PRI_LAST,
             ..pin_init::zeroed()
         };
         let ops = KBox::new(ops, GFP_KERNEL)?;

@@ -16,6 +16,7 @@
 //! of its own, so that only QPs that wait for pages wait.
 
 use super::{
+    drive::Steps,
     now,
     world::{
         Inbound,
@@ -23,7 +24,6 @@ use super::{
     },
     QueuePair,
     State,
-    Steps,
     BUDGET_WORK, //
 };
 use crate::{

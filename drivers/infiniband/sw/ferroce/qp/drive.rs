@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0
+//! How anything happens to a QP: under its lock, and what becomes due by it without.
+
+use super::{
+    now,
+    transmit::Turn,
+    world::{
+        Effects,
+        Inbound,
+        World, //
+    },
+    Core,
+    Io,
+    QueuePair,
+    State, //
+};
+use kernel::sync::rcu;
+use roce::{
+    qp::state::QpState,
+    types::Instant, //
+};
+
+/// WQEs that are posted while others are in flight wait for each other, so that they travel together:
+/// until there are so many, until an acknowledgement comes, or for so many nanoseconds.
+pub(super) const GATHER_WQES: u32 = 16;
+const GATHER_NS: u64 = 20_000;
+
+/// A locked QP, for an action of many steps.
+pub(super) struct Steps<'a> {
+    qp: &'a QueuePair,
+    pub(super) core: &'a mut Core,
+    pub(super) io: &'a mut Io,
+    rcu: &'a rcu::Guard,
+    effects: &'a mut Effects,
+    /// Nothing has happened but that more was posted, which may wait for company.
+    pub(super) gather: bool,
+}
+
+impl Steps<'_> {
+    /// What the next step works on; `inbound` is the packet at hand, if any.
+    pub(super) fn next<'s>(
+        &'s mut self,
+        inbound: Option<&'s Inbound<'s>>,
+    ) -> (&'s mut Core, World<'s>) {
+        let world = World::new(self.qp, self.io, self.rcu, inbound, self.effects);
+        (self.core, world)
+    }
+}
+
+impl QueuePair {
+    /// Does `action` under the lock, then sends and reports whatever became due by it; at most about
+    /// `budget` packets, the rest from the work item. `None` if the QP is gone.
+    ///
+    /// Completion and event handlers run first, so a handler does not wait for packets to leave.
+    ///
+    /// # Context
+    ///
+    /// Process or softirq context with interrupts on and no lock held.
+    pub(super) fn drive<T>(
+        &self,
+        budget: u32,
+        action: impl FnOnce(&mut Core, &mut World<'_>) -> T,
+    ) -> Option<T> {
+        self.drive_steps(budget, |steps| {
+            let (core, mut world) = steps.next(None);
+            action(core, &mut world)
+        })
+    }
+
+    /// As [`Self::drive`], for an action of many steps, each about a packet of its own.
+    pub(super) fn drive_steps<T>(
+        &self,
+        budget: u32,
+        action: impl FnOnce(&mut Steps<'_>) -> T,
+    ) -> Option<T> {
+        let mut effects = Effects::default();
+        let mut turn = Turn::new();
+        let result;
+        {
+            let rcu = rcu::read_lock();
+            let mut guard = self.state.lock();
+            let State { core, io } = &mut *guard;
+            if io.dead {
+                return None;
+            }
+            let mut steps = Steps {
+                qp: self,
+                core,
+                io,
+                rcu: &rcu,
+                effects: &mut effects,
+                gather: false,
+            };
+            result = action(&mut steps);
+            if steps.gather {
+                let Instant(now) = now();
+                self.timer.start_at(now.saturating_add(GATHER_NS));
+                return Some(result);
+            }
+            let (core, mut world) = steps.next(None);
+            world.publish(core);
+            if world.io.transmitting {
+                // Whoever has the turn looks again before it ends it.
+                world.settle(core);
+            } else {
+                self.fill(core, &mut world, &mut turn, budget);
+                world.io.transmitting = !turn.is_empty();
+            }
+        }
+        effects.deliver(self);
+
+        let mut sent = 0u32;
+        while !turn.is_empty() {
+            let outcome = turn.send(&self.port.counters);
+            sent = sent.saturating_add(outcome.sent).saturating_add(1);
+            let rcu = rcu::read_lock();
+            let mut guard = self.state.lock();
+            let State { core, io } = &mut *guard;
+            let mut effects = Effects::default();
+            turn.report(core, &outcome, now());
+            if io.dead || sent >= budget {
+                io.transmitting = false;
+                drop(guard);
+                self.work.queue();
+                break;
+            }
+            let mut world = World::new(self, io, &rcu, None, &mut effects);
+            self.fill(core, &mut world, &mut turn, budget);
+            world.io.transmitting = !turn.is_empty();
+            drop(guard);
+            drop(rcu);
+            effects.deliver(self);
+        }
+        Some(result)
+    }
+
+    /// Brings in posted WQEs, flushes if the QP is in error, and builds packets for one turn.
+    fn fill(&self, core: &mut Core, world: &mut World<'_>, turn: &mut Turn, budget: u32) {
+        turn.clear();
+        // Whoever comes here has the turn, and what it built before is out.
+        core.transmitted(world);
+        if self.kind.is_datagram() {
+            core.set_port_mtu(self.port.mtu());
+        }
+        world.fetch(core);
+        if matches!(core.state(), QpState::Err | QpState::Sqe) {
+            // Bounded: a process that keeps posting must not keep us here.
+            if core.flush(now(), world, budget) || world.can_fetch(core) {
+                self.work.queue();
+            }
+        }
+        turn.build(core, world, now());
+        world.settle(core);
+    }
+}
