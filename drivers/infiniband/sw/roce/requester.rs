@@ -482,6 +482,7 @@ where
 
     /// Puts the cursor on the oldest PSN that is not acknowledged.
     pub(crate) fn rewind(&mut self) {
+        self.retry.asked();
         self.next = self.head;
         self.position = 0;
         self.rd_atomics = 0;

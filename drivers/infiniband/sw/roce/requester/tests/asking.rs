@@ -113,3 +113,13 @@ fn the_response_of_a_read_stands_for_those_before_it() {
     node.handle(response);
     assert_eq!(node.qp.retired(), 2);
 }
+
+#[test]
+fn nobody_asks_while_waiting_for_the_receiver() {
+    let mut node = Node::rc();
+    post_quiet(&mut node, 1, 10);
+    node.sent();
+    node.handle(rnr(FIRST, 14));
+    assert_eq!(node.timeout(), 1_280_000);
+    assert_eq!(node.ladder(), [(RcSendOnly, FIRST, 10)]);
+}
