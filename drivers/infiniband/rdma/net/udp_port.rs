@@ -5,7 +5,8 @@
 //! There is a socket for the port: it keeps others off, and gets what is odd (IP options, extension
 //! headers, IPsec policies). The rest is taken by a netfilter hook behind all rules of the firewall,
 //! just before UDP would look for a socket: there a train of datagrams still is in one piece, while
-//! UDP would cut it up for a socket with `encap_rcv` (`udp_unexpected_gso`).
+//! UDP would cut it up for a socket with `encap_rcv` (`udp_unexpected_gso`). A kernel without
+//! netfilter does without.
 //!
 //! C headers: [`include/net/udp_tunnel.h`](srctree/include/net/udp_tunnel.h),
 //! [`include/linux/netfilter.h`](srctree/include/linux/netfilter.h)
@@ -24,7 +25,6 @@ use kernel::{
     error::to_result,
     ffi::{
         c_int,
-        c_uint,
         c_void, //
     },
     prelude::*,
@@ -53,18 +53,23 @@ pub trait UdpReceive: Send + Sync + 'static {
 #[repr(align(8))]
 struct Receiver<H> {
     handler: Arc<H>,
+    #[cfg(CONFIG_NETFILTER)]
     port: u16,
 }
 
 /// A netfilter hook that is registered.
+#[cfg(CONFIG_NETFILTER)]
 struct Hook(KBox<bindings::nf_hook_ops>);
 
+#[cfg(CONFIG_NETFILTER)]
 // SAFETY: A hook is not bound to the thread that registered it.
 unsafe impl Send for Hook {}
 
+#[cfg(CONFIG_NETFILTER)]
 // SAFETY: There is nothing to do with a shared reference.
 unsafe impl Sync for Hook {}
 
+#[cfg(CONFIG_NETFILTER)]
 impl Hook {
     /// Registers `function`, to be called with `receiver`, for packets to the host of `loopback`.
     ///
@@ -134,6 +139,7 @@ fn namespace(loopback: &NetDevice) -> *mut bindings::net {
 pub struct UdpPort<H: UdpReceive> {
     v4: Option<NonNull<bindings::sock>>,
     v6: Option<NonNull<bindings::sock>>,
+    #[cfg(CONFIG_NETFILTER)]
     hooks: [Option<Hook>; 2],
     // Dropped after the sockets and hooks, which `drop` releases.
     receiver: KBox<Receiver<H>>,
@@ -163,8 +169,16 @@ impl<H: UdpReceive> UdpPort<H> {
         let mut this = Self {
             v4: None,
             v6: None,
+            #[cfg(CONFIG_NETFILTER)]
             hooks: [None, None],
-            receiver: KBox::new(Receiver { handler, port }, GFP_KERNEL)?,
+            receiver: KBox::new(
+                Receiver {
+                    handler,
+                    #[cfg(CONFIG_NETFILTER)]
+                    port,
+                },
+                GFP_KERNEL,
+            )?,
             loopback: dev.loopback().ok_or(ENODEV)?,
         };
         // If one of these fails, dropping `this` undoes the other.
@@ -173,10 +187,13 @@ impl<H: UdpReceive> UdpPort<H> {
             Err(error) if error == EAFNOSUPPORT => None,
             socket => Some(socket?),
         };
-        this.hooks = [
-            Some(this.hook::<true>()?),
-            this.v6.map(|_| this.hook::<false>()).transpose()?,
-        ];
+        #[cfg(CONFIG_NETFILTER)]
+        {
+            this.hooks = [
+                Some(this.hook::<true>()?),
+                this.v6.map(|_| this.hook::<false>()).transpose()?,
+            ];
+        }
         Ok(this)
     }
 
@@ -223,6 +240,7 @@ impl<H: UdpReceive> UdpPort<H> {
     }
 
     /// Registers the hook of one protocol.
+    #[cfg(CONFIG_NETFILTER)]
     fn hook<const V4: bool>(&self) -> Result<Hook> {
         let receiver: *const Receiver<H> = &*self.receiver;
         let receiver = receiver.cast_mut().cast();
@@ -237,11 +255,12 @@ impl<H: UdpReceive> UdpPort<H> {
     /// # Safety
     ///
     /// To be called by netfilter only, for a hook that `hook` made, with an skb that is the callee's.
+    #[cfg(CONFIG_NETFILTER)]
     unsafe extern "C" fn filter<const V4: bool>(
         receiver: *mut c_void,
         skb: *mut bindings::sk_buff,
         state: *const bindings::nf_hook_state,
-    ) -> c_uint {
+    ) -> kernel::ffi::c_uint {
         // SAFETY: The hook is called between its registration and an RCU grace period after its end,
         // with the RCU read side lock held (`nf_hook`, include/linux/netfilter.h); the receiver lives
         // as long.
@@ -289,6 +308,7 @@ impl<H: UdpReceive> Drop for UdpPort<H> {
     ///
     /// Process context, may sleep. The RTNL may be held.
     fn drop(&mut self) {
+        #[cfg(CONFIG_NETFILTER)]
         for hook in self.hooks.iter().flatten() {
             // SAFETY: It was registered with this device, and this is done once. What follows waits
             // before the hook is freed.

@@ -10,13 +10,14 @@
 
 use crate::{
     bindings,
-    new_spinlock_irqsave,
     sync::SpinLockIrqSave, //
 };
 use core::ops::Range;
 use kernel::{
     error::to_result,
     prelude::*,
+    static_lock_class,
+    str::CStr,
     sync::Arc,
     types::Opaque, //
 };
@@ -89,6 +90,13 @@ pub struct IdPool {
     taken: SpinLockIrqSave<Taken>,
 }
 
+/// The name of the lock. The initialiser below is compiled into the crates that use it, each with
+/// a copy of the literals in it, and lockdep wants one address for one class.
+#[inline(never)]
+fn name() -> &'static CStr {
+    c"IdPool::taken"
+}
+
 impl IdPool {
     /// Creates a pool with every number free, of which at most `max` may be taken.
     pub fn new(max: u32) -> impl PinInit<Self> {
@@ -104,7 +112,7 @@ impl IdPool {
         });
         pin_init!(Self {
             max,
-            taken <- new_spinlock_irqsave!(taken, "IdPool::taken"),
+            taken <- SpinLockIrqSave::new(taken, name(), static_lock_class!()),
         })
     }
 
