@@ -72,8 +72,9 @@ impl LinkDriver for Ferroce {
         Ok(())
     }
 
-    fn delete_link(device: &Device<Self>) {
-        device.drv().close();
+    fn delete_link(_device: &Device<Self>) {
+        // The port stays open until the device is unregistered: its users take their connections down
+        // meanwhile, and wait for those who do not answer.
     }
 }
 

@@ -76,8 +76,10 @@ impl Turn {
         }
     }
 
+    /// Whether the protocol had nothing to send. If all of what it had was lost on the way here, the
+    /// turn is not over: the protocol waits to hear that it is out.
     pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
+        self.runs.first().is_none_or(Option::is_none)
     }
 
     /// Makes the turn empty again.
