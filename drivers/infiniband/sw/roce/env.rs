@@ -187,6 +187,12 @@ pub trait Env {
     /// Carries out the local operation in `slot`. It is asked for once.
     fn local(&mut self, slot: u32, op: LocalOp) -> Result<(), MemoryError>;
 
+    /// So many send WQEs are retired since RESET, modulo 2^32. Comes before the completion of the last
+    /// of them: whoever sees that may post into its place.
+    fn retired(&mut self, count: u32) {
+        let _ = count;
+    }
+
     /// Puts a completion on the send CQ.
     fn complete_send(&mut self, cqe: SendCqe) -> Result<(), CqOverflow>;
 

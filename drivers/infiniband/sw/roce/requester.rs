@@ -471,6 +471,7 @@ where
                 return Ok(());
             }
         }
+        env.retired(self.head);
         env.complete_send(SendCqe {
             wr_id: wqe.wr_id,
             status,

@@ -94,6 +94,10 @@ pub(crate) struct World {
     pub(crate) sends: Vec<SendCqe>,
     pub(crate) recvs: Vec<RecvCqe>,
     pub(crate) events: Vec<QpEvent>,
+    /// What was last said to be retired.
+    pub(crate) retired: u32,
+    /// That at each completion of a send.
+    pub(crate) retired_at: Vec<u32>,
     pub(crate) counts: [u32; Counter::COUNT],
     pub(crate) deny_receive: Option<MemoryError>,
     pub(crate) deny_send: Option<MemoryError>,
@@ -215,7 +219,12 @@ impl Env for World {
         }
     }
 
+    fn retired(&mut self, count: u32) {
+        self.retired = count;
+    }
+
     fn complete_send(&mut self, cqe: SendCqe) -> Result<(), CqOverflow> {
+        self.retired_at.push(self.retired);
         self.sends.push(cqe);
         match self.cq_full {
             true => Err(CqOverflow),

@@ -433,6 +433,10 @@ impl Env for World<'_> {
         }
     }
 
+    fn retired(&mut self, count: u32) {
+        self.io.sends.release(count);
+    }
+
     fn complete_send(&mut self, cqe: SendCqe) -> Result<(), CqOverflow> {
         let opcode = match cqe.op {
             SendCqeOp::Send => WcOpcode::Send,

@@ -488,3 +488,16 @@ fn slots_come_back() {
     node.handle(ack(FIRST + 9));
     assert_eq!(node.qp.next_slot(), Some(0));
 }
+
+#[test]
+fn a_place_is_free_before_its_completion_is_seen() {
+    let mut node = Node::rc();
+    for id in 0..3 {
+        let mut wqe = SendWqe::new(id, SendOp::Send, 10);
+        wqe.signaled = id != 1;
+        node.qp.post(wqe).unwrap();
+    }
+    node.sent();
+    node.handle(ack(FIRST + 2));
+    assert_eq!(node.world.retired_at, [1, 3]);
+}
