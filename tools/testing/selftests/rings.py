@@ -15,6 +15,8 @@ import mmap
 import os
 import struct
 
+from testbed import run
+
 COMMANDS = ["get_context", "query_device", "query_port", "alloc_pd", "dealloc_pd", "create_ah", "modify_ah", "query_ah",
             "destroy_ah", "reg_mr", "reg_smr", "rereg_mr", "query_mr", "dereg_mr", "alloc_mw", "bind_mw", "dealloc_mw",
             "create_comp_channel", "create_cq", "resize_cq", "destroy_cq", "poll_cq", "peek_cq", "req_notify_cq",
@@ -86,6 +88,7 @@ def mappings():
 
 class Uverbs:
     def __init__(self, dev):
+        run(["modprobe", "ib_uverbs"])
         node, = (p for p in glob.glob("/sys/class/infiniband_verbs/uverbs*")
                  if open(f"{p}/ibdev").read().strip() == dev)
         self.fd = os.open(f"/dev/infiniband/{os.path.basename(node)}", os.O_RDWR | os.O_CLOEXEC)
