@@ -139,22 +139,27 @@ def test_what_the_provider_refuses(bed, what):
         assert word(b, 0) == (2 if what == "room" else 1)
 
 
+def exact_sum(a, b):
+    """Many additions to one word: each is done once, and each result is the one of its turn."""
+    set_word(b, 0, 0)
+    total = 0
+    for _ in range(20):
+        for n in range(32):
+            a.fetch_add(8 * n, b.at(0), n + 1)
+        done = a.poll(32, 120)
+        assert all(w.status == OK for w in done), [status_name(w.status) for w in done]
+        for n in range(32):
+            assert word(a, 8 * n) == total
+            total += n + 1
+    assert word(b, 0) == total
+
+
 @pytest.mark.seconds(300)
 def test_sum_is_exact_with_loss(bed):
     """Whatever gets lost or comes twice: each is done once, and each result is the one of its turn."""
     with lossy(bed, "delay 100us loss 5% duplicate 3% reorder 5%"), \
             atomics(bed, depth=64, connect={"timeout": 12}) as (a, b):
-        set_word(b, 0, 0)
-        total = 0
-        for _ in range(20):
-            for n in range(32):
-                a.fetch_add(8 * n, b.at(0), n + 1)
-            done = a.poll(32, 120)
-            assert all(w.status == OK for w in done), [status_name(w.status) for w in done]
-            for n in range(32):
-                assert word(a, 8 * n) == total
-                total += n + 1
-        assert word(b, 0) == total
+        exact_sum(a, b)
 
 
 @pytest.mark.seconds(300)

@@ -12,7 +12,7 @@ import pytest
 
 from impair import drop_every, lossy
 from perftest import perftest
-from test_atomics import EX, atomics, post, set_word, word
+from test_atomics import EX, atomics, exact_sum, post, set_word, word
 from test_uc import SEND_LAST, SEND_MIDDLE, WRITE_LAST
 from testbed import DRIVER, Testbed
 from verbs import FULL_ACCESS, OK, pair, pattern, status_name
@@ -51,17 +51,7 @@ def test_atomics(bed, ip):
 def test_atomics_with_loss(bed):
     """The sum is exact, and each result is the one of its turn."""
     with lossy(bed), atomics(bed, depth=64, connect={"timeout": 12}) as (a, b):
-        set_word(b, 0, 0)
-        total = 0
-        for _ in range(20):
-            for n in range(32):
-                a.fetch_add(8 * n, b.at(0), n + 1)
-            done = a.poll(32, 120)
-            assert all(w.status == OK for w in done), [status_name(w.status) for w in done]
-            for n in range(32):
-                assert word(a, 8 * n) == total
-                total += n + 1
-        assert word(b, 0) == total
+        exact_sum(a, b)
 
 
 def test_atomics_mixed_with_reads(bed):
