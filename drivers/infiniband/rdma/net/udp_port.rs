@@ -189,10 +189,11 @@ impl<H: UdpReceive> UdpPort<H> {
         };
         #[cfg(CONFIG_NETFILTER)]
         {
-            this.hooks = [
-                Some(this.hook::<true>()?),
-                this.v6.map(|_| this.hook::<false>()).transpose()?,
-            ];
+            // One after the other: what is registered must be where `drop` finds it when the next fails.
+            this.hooks[0] = Some(this.hook::<true>()?);
+            if this.v6.is_some() {
+                this.hooks[1] = Some(this.hook::<false>()?);
+            }
         }
         Ok(this)
     }
