@@ -10,7 +10,6 @@ use crate::{
     net::NetDevice,
     verbs::{
         registry,
-        Device,
         Driver, //
     },
 };
@@ -45,17 +44,6 @@ pub trait LinkDriver: Driver {
     ///
     /// `EEXIST` if there is one already; any other.
     fn new_link(shared: &Self::Shared, name: &CStr, netdev: &NetDevice) -> Result;
-
-    /// A device is about to be unregistered because a user has deleted it.
-    ///
-    /// The core unregisters it afterwards. This is not called for devices that go with their network
-    /// interface or with the module.
-    ///
-    /// # Context
-    ///
-    /// Process, may sleep. Verbs are still in use. Not serialised with the removal of the network
-    /// interface.
-    fn delete_link(device: &Device<Self>);
 }
 
 /// A registered link type. It owns the devices of its driver: dropping it unregisters them all, and
@@ -156,14 +144,9 @@ impl<D: LinkDriver> LinkOps<D> {
         })
     }
 
-    /// `rdma_link_ops.dellink`.
-    ///
-    /// # Safety
-    ///
-    /// As called by `nldev.c:nldev_dellink`: `ib` is registered, with this `link_ops`.
-    unsafe extern "C" fn dellink(ib: *mut bindings::ib_device) -> c_int {
-        // SAFETY: `ib` is a device of `D`, as only those get these ops, and held by the caller.
-        D::delete_link(unsafe { Device::<D>::from_raw(ib) });
+    /// `rdma_link_ops.dellink`: a user deletes a device. There is nothing to do, the core unregisters it
+    /// afterwards; until then its users take their connections down.
+    extern "C" fn dellink(_ib: *mut bindings::ib_device) -> c_int {
         // An error would make the core forget to put its reference.
         0
     }

@@ -51,11 +51,6 @@ bool rust_helper_netif_carrier_ok(const struct net_device *dev)
 
 /* struct sk_buff */
 
-struct sk_buff *rust_helper_alloc_skb(unsigned int size)
-{
-	return alloc_skb(size, GFP_ATOMIC | __GFP_NOWARN);
-}
-
 void rust_helper_kfree_skb(struct sk_buff *skb)
 {
 	kfree_skb(skb);

@@ -71,11 +71,6 @@ impl LinkDriver for Ferroce {
             .inspect_err(|_| port.close())?;
         Ok(())
     }
-
-    fn delete_link(_device: &Device<Self>) {
-        // The port stays open until the device is unregistered: its users take their connections down
-        // meanwhile, and wait for those who do not answer.
-    }
 }
 
 impl NetdevEvents for Ferroce {
