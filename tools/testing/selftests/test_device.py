@@ -185,6 +185,33 @@ def test_other_driver_has_the_port(bed, linked):
         linked.run("ip", "link", "delete", "spare1")
 
 
+@pytest.mark.skipif(RXE, reason="needs two different drivers")
+def test_other_driver_leaves_the_device_alone(bed, linked):
+    """rxe has the same driver number, by which it looks for its devices on a netdev: it must not find ours, whose memory it would
+    write to. It says in its debug messages what it found."""
+    control = "/proc/dynamic_debug/control"
+    if not os.path.exists(control):
+        pytest.skip("a kernel without dynamic debug messages")
+    run(["modprobe", "rdma_rxe"])
+    bed.h2.add_link(dev="rxe9", kind="rxe")
+    log = Kmsg()
+
+    def debug(flag):
+        with open(control, "w", encoding="ascii") as f:
+            f.write(f"module rdma_rxe {flag}p")
+    debug("+")
+    try:
+        for mtu in ("4100", "4200"):
+            for host in bed.hosts:
+                host.run("ip", "link", "set", host.netdev, "mtu", mtu)
+    finally:
+        debug("-")
+    said = [text for _, text in log.records() if "changed mtu" in text]
+    log.close()
+    assert [text for text in said if "rxe9" in text], "rxe did not say what it does with its own device"
+    assert not [text for text in said if re.search(rf"\b{linked.dev}\b", text)], said
+
+
 def test_second_link_shares_the_port(linked):
     """Two devices in one namespace use one pair of sockets, and the last one to go closes it."""
     linked.run("ip", "link", "add", "spare1", "type", "dummy")

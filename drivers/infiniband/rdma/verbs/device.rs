@@ -16,6 +16,14 @@
 //! A registered device owns one count of [`Head::refs`], which `dealloc_driver` gives back; each
 //! [`ARef`] owns one as well. All counts together own one reference to the `struct device`. The code of
 //! the driver must stay until they are all gone: see [`super::registry`].
+//!
+//! # Network interface
+//!
+//! The core is told of it by `get_netdev`, not by `ib_device_set_netdev()`. That would put the device
+//! into the table that other drivers look into with `ib_device_get_by_netdev()`, by driver number: one
+//! that serves the same user space driver would find it there, take it for one of its own, and write
+//! to memory that is not. What the core itself uses the table for, the driver does with
+//! [`DeviceRef::report_port_state`].
 
 use super::{
     attr::DeviceAttr,
@@ -29,7 +37,9 @@ use super::{
 };
 use crate::{
     bindings,
-    net::NetDevice, //
+    net::NetDevice,
+    new_spinlock_irqsave,
+    sync::SpinLockIrqSave, //
 };
 use core::{
     any::TypeId,
@@ -73,6 +83,8 @@ pub(super) struct Head {
     released: Atomic<bool>,
     /// As `released`, to wait for.
     released_completion: Completion,
+    /// The network interface, until `dealloc_driver`.
+    netdev: SpinLockIrqSave<Option<ARef<NetDevice>>>,
 }
 
 impl Head {
@@ -184,12 +196,8 @@ impl<D: Driver> Device<D> {
         // SAFETY: `this` is a device of `D`, and the reference was just taken.
         unsafe { registry::add(&registering, kind, head, link, netdev.as_raw()) };
 
-        // SAFETY: `ib` is an allocated device, `netdev` live; this takes a reference of its own.
-        let mut ret = unsafe { bindings::ib_device_set_netdev(ib, netdev.as_raw(), PORT) };
-        if ret == 0 {
-            // SAFETY: `ib` is set up; without a DMA device, DMA addresses are virtual ones.
-            ret = unsafe { bindings::ib_register_device(ib, name.as_char_ptr(), null_mut()) };
-        }
+        // SAFETY: `ib` is set up; without a DMA device, DMA addresses are virtual ones.
+        let mut ret = unsafe { bindings::ib_register_device(ib, name.as_char_ptr(), null_mut()) };
         if ret != 0 {
             // SAFETY: Not registered, so it has to be freed by hand (`device.c:ib_register_device`),
             // which calls `dealloc_driver`.
@@ -233,6 +241,9 @@ impl<D: Driver> Device<D> {
         unsafe { (&raw mut (*raw).head.released).write(Atomic::new(false)) };
         // SAFETY: As above; the device does not move.
         unsafe { pin_init::raw_init(&raw mut (*raw).head.released_completion, Completion::new()) };
+        let netdev = new_spinlock_irqsave!(Some(netdev.into()), "Device::netdev");
+        // SAFETY: As above.
+        unsafe { pin_init::raw_init(&raw mut (*raw).head.netdev, netdev) };
         // SAFETY: `ib` is allocated. The counts own this reference.
         unsafe { bindings::get_device((*raw).head.dev()) };
         // SAFETY: One count is the caller's.
@@ -319,36 +330,6 @@ impl<D: Driver> Device<D> {
             unsafe { bindings::ib_get_eth_speed(self.as_raw(), PORT, &mut speed, &mut width) };
         kernel::error::to_result(ret)?;
         Ok((width, speed))
-    }
-
-    /// Tells users that the port became active, or no longer is.
-    ///
-    /// The core does so itself for interfaces that are not part of a bond.
-    ///
-    /// # Context
-    ///
-    /// Any but NMI.
-    pub fn dispatch_port_event(&self, active: bool) {
-        let ib = self.as_raw();
-        // SAFETY: `ib` is live as long as `self`; its count may be 0.
-        if !unsafe { bindings::ib_device_try_get(ib) } {
-            return;
-        }
-        let mut event = bindings::ib_event {
-            device: ib,
-            event: if active {
-                bindings::ib_event_type_IB_EVENT_PORT_ACTIVE
-            } else {
-                bindings::ib_event_type_IB_EVENT_PORT_ERR
-            },
-            ..pin_init::zeroed()
-        };
-        event.element.port_num = PORT;
-        // SAFETY: The device is registered until `ib_device_put`; unregistration waits for events
-        // that were dispatched before (`cache.c:ib_cache_cleanup_one`). `event` is copied.
-        unsafe { bindings::ib_dispatch_event(&event) };
-        // SAFETY: The reference is from `ib_device_try_get` above.
-        unsafe { bindings::ib_device_put(ib) };
     }
 }
 
@@ -437,6 +418,18 @@ impl<D: Driver> DeviceRef<D> {
         // SAFETY: By the type invariant the device is registered. The end of the work is waited for in
         // `registry::close_link`. The reference is put when `self` is dropped.
         unsafe { bindings::ib_unregister_device_queued(self.as_raw()) };
+    }
+
+    /// Tells users that the port became active, or no longer is, if that is so since the last time.
+    /// To be called when `netdev`, the network interface of the device, was brought up or down, or its
+    /// carrier came or went.
+    ///
+    /// # Context
+    ///
+    /// Process; RTNL may be held.
+    pub fn report_port_state(&self, netdev: &NetDevice) {
+        // SAFETY: By the type invariant the device is registered, and `netdev` is live.
+        unsafe { bindings::ib_dispatch_port_state_event(self.as_raw(), netdev.as_raw()) };
     }
 
     /// Unregisters the device. When this returns, no verb runs any more.
@@ -536,6 +529,26 @@ impl<D: Driver> VTable<D> {
         0
     }
 
+    /// `ib_device_ops.get_netdev`.
+    ///
+    /// # Safety
+    ///
+    /// As called by `device.c:ib_device_get_netdev`: `ib` is a device of this driver in memory, of which
+    /// nothing else may be left.
+    pub(super) unsafe extern "C" fn get_netdev(
+        ib: *mut bindings::ib_device,
+        port: u32,
+    ) -> *mut bindings::net_device {
+        if port != PORT {
+            return null_mut();
+        }
+        // SAFETY: By the safety requirement; all devices have a `Head` at the start (`Device::alloc`).
+        let head = unsafe { &*ib.cast::<Head>() };
+        let netdev = head.netdev.lock().clone();
+        // The reference goes to the caller.
+        netdev.map_or(null_mut(), |netdev| ARef::into_raw(netdev).as_ptr().cast())
+    }
+
     /// `ib_device_ops.dealloc_driver`.
     ///
     /// # Safety
@@ -546,6 +559,8 @@ impl<D: Driver> VTable<D> {
         // SAFETY: The count of the registration is still there.
         let device = unsafe { Device::<D>::from_raw(ib) };
         D::unregistered(device);
+        let netdev = device.head.netdev.lock().take();
+        drop(netdev);
         registry::mark_dead(&device.head);
         // SAFETY: This gives back the count of the registration, as `Device::alloc` demands.
         unsafe { Device::<D>::dec_ref(NonNull::from(device)) };

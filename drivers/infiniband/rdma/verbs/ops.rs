@@ -84,6 +84,7 @@ impl<D: Driver> Ops<D> {
             Some(stats::VTable::<D>::get_hw_stats)
         },
         get_link_layer: Some(port::VTable::<D>::get_link_layer),
+        get_netdev: Some(device::VTable::<D>::get_netdev),
         get_port_immutable: Some(port::VTable::<D>::get_port_immutable),
         map_mr_sg: Some(mr::VTable::<D>::map_sg),
         mmap: Some(mmap::mmap_callback),

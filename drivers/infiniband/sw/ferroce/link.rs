@@ -85,12 +85,13 @@ impl NetdevEvents for Ferroce {
                 device.drv().close();
                 device.unregister_queued();
             }
-            NetdevEvent::Down => device.drv().counters.add(PortCounter::LinkDowned, 1),
+            NetdevEvent::Down => {
+                device.drv().counters.add(PortCounter::LinkDowned, 1);
+                device.report_port_state(netdev);
+            }
+            NetdevEvent::Up | NetdevEvent::Change => device.report_port_state(netdev),
             NetdevEvent::ChangeMtu => device.drv().set_mtu(netdev),
-            NetdevEvent::Up
-            | NetdevEvent::Change
-            | NetdevEvent::ChangeAddr
-            | NetdevEvent::ChangeName => {}
+            NetdevEvent::ChangeAddr | NetdevEvent::ChangeName => {}
         }
     }
 }
