@@ -64,7 +64,7 @@ make_debug_kernel() {
 	test -s rust/libkernel.rmeta
 	# What was compiled is not needed any more, but for the tools and the Rust crates that modules are built with.
 	find . \( -path ./scripts -o -path ./tools -o -path ./install \) -prune -o \
-		\( -name '*.[oa]' -o -name vmlinux -o -name vmlinux.unstripped -o -name '*.ko' -o -name '.*.cmd' \) -type f -delete
+		\( -name '*.[oa]' -o -name vmlinux -o -name vmlinux.unstripped -o -name '*.ko' -o -name '.*.cmd' \) -type f -exec rm -f {} +
 }
 
 # configure_debug_kernel FRAGMENT: everything off but for the lines of FRAGMENT, and each of them must hold.
