@@ -23,19 +23,13 @@ def bed():
         yield b
 
 
-def buffers(host):
-    """Buffers that went out of a host's end of the wire."""
-    with_stats = host.run("cat", f"/sys/class/net/{host.netdev}/statistics/tx_packets").out
-    return int(with_stats.split()[-1])
-
-
 def sent(bed, op, ip, mtu):
     """Moves data with an operation. Returns buffers and packets of the side that sends it."""
     source = bed.h2 if op == "read" else bed.h1
-    before = buffers(source), source.counters()["sent_pkts"]
+    before = source.buffers_sent(), source.counters()["sent_pkts"]
     with pair(bed.h1.dev, bed.h2.dev, ip, length=4 * MIB, connect={"mtu": mtu}) as (a, b):
         transfer(a, b, op, 4 * MIB, [MIB, 300001, 64 * KIB])
-    return buffers(source) - before[0], source.counters()["sent_pkts"] - before[1]
+    return source.buffers_sent() - before[0], source.counters()["sent_pkts"] - before[1]
 
 
 @pytest.mark.differs_on_rxe("each packet is a buffer")
@@ -74,7 +68,7 @@ def test_short_messages_travel_together(bed):
     data = pattern(count * size, 1)
     with pair(bed.h1.dev, bed.h2.dev, depth=count) as (a, b):
         a.mr.write(data, len(data), 0)
-        before = buffers(bed.h1), bed.h1.counters()["sent_pkts"]
+        before = bed.h1.buffers_sent(), bed.h1.counters()["sent_pkts"]
         for i in range(count):
             b.recv(i * size, size)
         wrs = [a.work(e.IBV_WR_SEND, i * size, size, wr_id=i) for i in range(count)]
@@ -84,7 +78,7 @@ def test_short_messages_travel_together(bed):
         assert [(w.wr_id, w.status) for w in a.poll(count)] == [(i, OK) for i in range(count)]
         assert all(w.status == OK for w in b.poll(count))
         assert b.mr.read(len(data), 0) == data
-        many, packets = buffers(bed.h1) - before[0], bed.h1.counters()["sent_pkts"] - before[1]
+        many, packets = bed.h1.buffers_sent() - before[0], bed.h1.counters()["sent_pkts"] - before[1]
     assert many < packets / 3, f"{packets} packets in {many} buffers"
 
 

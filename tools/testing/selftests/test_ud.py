@@ -43,12 +43,15 @@ class Ud:
         gid = peer.end.gid(peer.end.gid_index(ip))
         return AH(end.pd, attr=end.path(gid, end.gid_index(ip), **path))
 
-    def send(self, address, peer, length, *, off=0, qkey=QKEY, imm=None, wr_id=0, lkey=None):
+    def send(self, *args, **opts):
+        self.qp.post_send(self.work(*args, **opts))
+
+    def work(self, address, peer, length, *, off=0, qkey=QKEY, imm=None, wr_id=0, lkey=None):
         sge = SGE(self.end.mr.buf + off, length, self.end.mr.lkey if lkey is None else lkey)
         opcode = e.IBV_WR_SEND if imm is None else e.IBV_WR_SEND_WITH_IMM
         wr = SendWR(wr_id=wr_id, opcode=opcode, num_sge=1, sg=[sge], send_flags=e.IBV_SEND_SIGNALED, imm_data=imm or 0)
         wr.set_wr_ud(address, peer.qp.qp_num, qkey)
-        self.qp.post_send(wr)
+        return wr
 
     def recv(self, off, length, wr_id=0):
         self.qp.post_recv(RecvWR(wr_id=wr_id, num_sge=1, sg=[SGE(self.end.mr.buf + off, length, self.end.mr.lkey)]))
@@ -176,6 +179,67 @@ def test_many_destinations(bed, ends):
         peer.close()
     for address in addresses.values():
         address.close()
+
+
+def internet_sum(data):
+    total = sum(data[i] << 8 | data[i + 1] for i in range(0, len(data), 2))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    return total
+
+
+@pytest.mark.differs_on_rxe("each packet is a buffer")
+@pytest.mark.parametrize("ip", [4, 6], ids=["ipv4", "ipv6"])
+def test_datagrams_travel_together(bed, ends, ip):
+    """Posted with one call, for two QPs at one address: they may share buffers, and each has the header that it would have alone."""
+    a, b = ends
+    count, room = 32, 512
+    peers = [b, Ud(b.end)]
+    address = a.address(b, ip)
+    sizes = [301] * 8 + [17, 301] * 4 + [301] * 16
+    data = pattern(count * room, 7)
+    a.end.mr.write(data, len(data), 0)
+    for n in range(count):
+        peers[n // 3 % 2].recv(count * room + n * room, room, wr_id=n)
+    wrs = [a.work(address, peers[n // 3 % 2], sizes[n], off=n * room, imm=n, wr_id=n) for n in range(count)]
+    for wr, following in zip(wrs, wrs[1:]):
+        wr.next_wr = following
+    before = bed.h1.buffers_sent()
+    a.qp.post_send(wrs[0])
+    assert [(w.wr_id, w.status) for w in a.end.poll(count)] == [(n, OK) for n in range(count)]
+    got = {w.wr_id: w for w in b.end.poll(count)}
+    assert bed.h1.buffers_sent() - before < count / 2
+    for n, size in enumerate(sizes):
+        assert (got[n].status, got[n].byte_len, got[n].imm_data) == (OK, GRH + size, n)
+        at = count * room + n * room
+        assert b.end.mr.read(size, at + GRH) == data[n * room:n * room + size]
+        grh = b.end.mr.read(GRH, at)
+        udp = 8 + 12 + 8 + 4 + (size + 3 & ~3) + 4
+        if ip == 4:
+            assert int.from_bytes(grh[22:24], "big") == 20 + udp and internet_sum(grh[20:]) == 0xffff, grh.hex()
+        else:
+            assert int.from_bytes(grh[4:6], "big") == udp, grh.hex()
+    peers[1].close()
+    address.close()
+
+
+@pytest.mark.parametrize("of", ["requests", "replies"])
+def test_who_has_nothing_more_to_say_does_not_wait(bed, ends, of):
+    """What is posted soon after other datagrams may wait for more; it is sent all the same if there are none."""
+    a, b = ends
+    address = a.address(b)
+    for n in range(40):
+        b.recv(n * 256, 256, wr_id=n)
+    for n in range(20):
+        # The second one comes soon after the first, and nobody posts a third.
+        a.send(address, b, 10, imm=2 * n)
+        a.send(address, b, 10, imm=2 * n + 1)
+        if of == "requests":
+            assert [w.status for w in a.end.poll(2)] == [OK] * 2
+        assert [w.imm_data for w in b.end.poll(2)] == [2 * n, 2 * n + 1]
+        if of == "replies":
+            assert [w.status for w in a.end.poll(2)] == [OK] * 2
+    address.close()
 
 
 def test_loss_reorder_and_duplicates(bed, ends):

@@ -267,6 +267,10 @@ class Host:
         text = self.run("cat", "/proc/net/udp", "/proc/net/udp6").out
         return len(re.findall(rf"^\s*\d+: [0-9A-F]+:{port:04X} ", text, re.M))
 
+    def buffers_sent(self):
+        """Buffers that went out of this end of the wire; each may be of several packets."""
+        return int(self.run("cat", f"/sys/class/net/{self.netdev}/statistics/tx_packets").out.split()[-1])
+
     def counters(self):
         return counters(self.dev)
 

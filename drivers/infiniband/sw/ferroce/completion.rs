@@ -219,6 +219,11 @@ impl CompletionQueue {
         report_missed && !state.store.is_empty()
     }
 
+    /// Whether all elements have been taken off.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.lock().store.is_empty()
+    }
+
     /// Takes elements off the queue of a kernel user until `out` is full.
     pub(crate) fn poll(&self, out: &mut WcSink<'_>) {
         let mut state = self.state.lock();

@@ -13,9 +13,12 @@
 //! QP from the table and waits for readers, marks it dead, and shuts the timer and the work item
 //! down, which waits for them. Packets in flight hold nothing of ours.
 
+mod company;
 mod drive;
 mod fault;
 mod fetch;
+mod inbound;
+mod lane;
 mod memory;
 mod receiver;
 mod sends;
@@ -24,14 +27,13 @@ mod world;
 
 use crate::{
     completion::CompletionQueue,
-    crc::FlowCrc,
     error::errno,
     port::Port,
     posted::Posted,
     receives::ReceiveQueue,
     region::Accessor, //
 };
-use drive::GATHER_WQES;
+use company::Company;
 use fault::{
     Faults,
     Pager, //
@@ -46,11 +48,12 @@ use kernel::{
         Arc, //
     }, //
 };
+use lane::{
+    Lane,
+    Lanes, //
+};
 use rdma::{
-    net::{
-        Flow,
-        RxPacket, //
-    },
+    net::RxPacket,
     sync::{
         SpinLockBh,
         Timer,
@@ -142,7 +145,8 @@ struct Io {
     slots: Slots,
     receives: Receiver,
     av: Option<AddressVector>,
-    lane: Option<Lane>,
+    lanes: Lanes,
+    company: Company,
     /// Access flags as they were set, those that mean nothing on the wire included.
     access_flags: u32,
     /// A context has the turn to transmit.
@@ -157,22 +161,6 @@ struct Io {
 struct State {
     core: Core,
     io: Io,
-}
-
-/// The way of a QP's packets to its peer.
-struct Lane {
-    flow: Flow,
-    crc: FlowCrc,
-}
-
-impl Lane {
-    fn new(flow: Flow) -> Self {
-        let (ip, udp) = flow.headers_without_lengths();
-        Self {
-            crc: FlowCrc::new(ip, udp),
-            flow,
-        }
-    }
 }
 
 /// A queue pair.
@@ -229,7 +217,8 @@ impl QueuePair {
                 slots: Slots::new(in_flight, list_entries)?,
                 receives: Receiver::new(parts.receives.clone())?,
                 av: None,
-                lane: None,
+                lanes: Lanes::new(parts.kind.is_datagram())?,
+                company: Company::default(),
                 access_flags: 0,
                 transmitting: false,
                 dead: false,
@@ -310,7 +299,7 @@ impl QueuePair {
         self.drive_steps(BUDGET_INLINE, |steps| match steps.core.state() {
             QpState::Reset | QpState::Init | QpState::Rtr => Err(EINVAL),
             QpState::Rts => {
-                steps.gather = steps.core.is_in_flight() && steps.io.sends.waiting() < GATHER_WQES;
+                steps.gather = self.awaits_company(steps.core, steps.io);
                 Ok(())
             }
             QpState::Sqd | QpState::Sqe | QpState::Err => Ok(()),
@@ -365,7 +354,7 @@ impl QueuePair {
             self.query().core.dest_qpn
         };
         let lane = match &av {
-            Some(av) => Some(Lane::new(self.port.flow(av, self.qpn, Qpn::new(peer))?)),
+            Some(av) => Some(Lane::new(&self.port, av, self.qpn, Qpn::new(peer))?),
             None => None,
         };
         self.drive(BUDGET_INLINE, |core, world| {
@@ -381,7 +370,7 @@ impl QueuePair {
             }
             if let Some(av) = av {
                 world.io.av = Some(av);
-                world.io.lane = lane;
+                world.io.lanes.set_peer(lane);
             }
             if mask.contains(AttrMask::ACCESS_FLAGS) {
                 world.io.access_flags = access_flags;

@@ -2,11 +2,12 @@
 //! How anything happens to a QP: under its lock, and what becomes due by it without.
 
 use super::{
+    company::GATHER_NS,
+    inbound::Inbound,
     now,
     transmit::Turn,
     world::{
         Effects,
-        Inbound,
         World, //
     },
     Core,
@@ -19,11 +20,6 @@ use roce::{
     qp::state::QpState,
     types::Instant, //
 };
-
-/// WQEs that are posted while others are in flight wait for each other, so that they travel together:
-/// until there are so many, until an acknowledgement comes, or for so many nanoseconds.
-pub(super) const GATHER_WQES: u32 = 16;
-const GATHER_NS: u64 = 20_000;
 
 /// A locked QP, for an action of many steps.
 pub(super) struct Steps<'a> {
@@ -93,8 +89,8 @@ impl QueuePair {
             };
             result = action(&mut steps);
             if steps.gather {
-                let Instant(now) = now();
-                self.timer.start_at(now.saturating_add(GATHER_NS));
+                let Instant(until) = now().after(GATHER_NS);
+                self.timer.start_at(until);
                 return Some(result);
             }
             let (core, mut world) = steps.next(None);
@@ -142,6 +138,7 @@ impl QueuePair {
         if self.kind.is_datagram() {
             core.set_port_mtu(self.port.mtu());
         }
+        world.io.company.is_over(world.io.sends.waiting());
         world.fetch(core);
         if matches!(core.state(), QpState::Err | QpState::Sqe) {
             // Bounded: a process that keeps posting must not keep us here.
@@ -149,7 +146,11 @@ impl QueuePair {
                 self.work.queue();
             }
         }
-        turn.build(core, world, now());
+        let now = now();
+        turn.build(core, world, now);
+        if !self.kind.is_reliable() && !turn.is_empty() {
+            world.io.company.sent(now);
+        }
         world.settle(core);
     }
 }

@@ -17,11 +17,9 @@
 
 use super::{
     drive::Steps,
+    inbound::Inbound,
     now,
-    world::{
-        Inbound,
-        World, //
-    },
+    world::World,
     QueuePair,
     State,
     BUDGET_WORK, //
@@ -287,6 +285,7 @@ impl QueuePair {
         let counters = &self.port.counters;
         let crc = FlowCrc::new(packet.ip(), packet.udp());
         let now = now();
+        steps.io.company.heard();
         let (mut taken, mut waits) = (0usize, false);
         let (mut packets, mut received) = (0u64, 0u64);
         for bytes in packet.payloads() {
@@ -301,12 +300,13 @@ impl QueuePair {
             if parsed.bth.dest_qp != self.qpn {
                 break;
             }
-            if !crc.matches(bytes, packet.first_id().wrapping_add(taken as u16)) {
+            let id = packet.first_id().wrapping_add(taken as u16);
+            if !crc.matches(bytes, id) {
                 counters.add(PortCounter::DropBadIcrc, 1);
                 taken = taken.wrapping_add(1);
                 continue;
             }
-            let inbound = Inbound::new(packet, bytes, &parsed);
+            let inbound = Inbound::new(packet, bytes, id, &parsed);
             let (core, mut world) = steps.next(Some(&inbound));
             if self.kind.is_datagram() || world.is_from_peer(&inbound) {
                 core.handle_packet(now, &parsed, &mut world);

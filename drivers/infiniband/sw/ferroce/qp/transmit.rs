@@ -2,10 +2,13 @@
 //! A turn of transmission: packets that are built under the QP's lock and sent without it.
 
 use super::{
+    lane::{
+        Lane,
+        Way, //
+    },
     sends::Payload,
     world::World,
-    Core,
-    Lane, //
+    Core, //
 };
 use crate::{
     counters::{
@@ -56,11 +59,13 @@ pub(super) struct Turn {
     queue: TxQueue,
     /// The train that the next packet may join; it comes after those in `queue`.
     train: Option<TxTrain>,
+    /// The number of the way that the train goes.
+    lane: u64,
     /// Packets in both.
     count: u32,
     /// Runs with the number of their packets in both.
     runs: [Option<(Run, u32)>; TURN_RUNS],
-    /// One bit for each packet in `queue`: whether it goes to a multicast address.
+    /// One bit for each packet: whether it goes to a multicast address.
     multicast: u64,
 }
 
@@ -69,6 +74,7 @@ impl Turn {
         Self {
             queue: TxQueue::new(),
             train: None,
+            lane: 0,
             count: 0,
             // Not a constant array: all of that would be copied, not only the tags.
             runs: core::array::from_fn(|_| None),
@@ -167,46 +173,35 @@ impl Turn {
             .saturating_add(packet.payload_len as usize)
             .saturating_add(usize::from(packet.pad))
             .saturating_add(ICRC_LEN);
-        let address = run.slot.and_then(|slot| world.io.slots.address(slot));
-        if let Some(address) = address {
-            let flow = world
-                .qp
-                .port
-                .flow(&address.vector(), world.qp.qpn, world.qp.qpn)
-                .map_err(|_| BuildError::Network(TxError::NoRoute))?;
-            let mut lane = Lane::new(flow);
-            let mut buffer = lane.flow.build(length).map_err(BuildError::Network)?;
-            write(world, run, &packet, buffer.payload_mut())?;
-            lane.crc.seal(buffer.payload_mut(), 0);
-            let multicast = u64::from(buffer.ip().is_multicast());
-            self.multicast |= multicast.wrapping_shl(self.count);
+        let way = way(world, run)?;
+        let Lane {
+            number, multicast, ..
+        } = *lane(world, way)?;
+        let joins = |train: &TxTrain| self.lane == number && train.takes(length);
+        if !self.train.as_ref().is_some_and(joins) {
             self.close_train();
-            self.queue.push(buffer);
-            return Ok(());
-        }
-
-        if !self.train.as_ref().is_some_and(|t| t.takes(length)) {
-            self.close_train();
-            if more {
-                let lane = lane(world)?;
+            if more && !multicast {
+                let lane = lane(world, way)?;
                 self.train = lane.flow.train(length).map_err(BuildError::Network)?;
+                self.lane = number;
             }
         }
         if let Some(train) = &mut self.train {
             if let Some(mut segment) = world.qp.port.segments.take(length as u32) {
                 write(world, run, &packet, segment.bytes_mut())?;
                 let id = train.segments() as u16;
-                lane(world)?.crc.seal(segment.bytes_mut(), id);
+                lane(world, way)?.crc.seal(segment.bytes_mut(), id);
                 return train.push(segment).map_err(BuildError::Network);
             }
             self.close_train();
         }
-        let mut buffer = lane(world)?
+        let mut buffer = lane(world, way)?
             .flow
             .build(length)
             .map_err(BuildError::Network)?;
         write(world, run, &packet, buffer.payload_mut())?;
-        lane(world)?.crc.seal(buffer.payload_mut(), 0);
+        lane(world, way)?.crc.seal(buffer.payload_mut(), 0);
+        self.multicast |= u64::from(multicast).wrapping_shl(self.count);
         self.queue.push(buffer);
         Ok(())
     }
@@ -274,13 +269,28 @@ impl Turn {
     }
 }
 
-/// The way to the connected peer.
+/// The way that a run takes: to the address of a datagram, or the connected peer.
 #[inline]
-fn lane<'a>(world: &'a mut World<'_>) -> Result<&'a mut Lane, BuildError> {
+fn way(world: &mut World<'_>, run: &Run) -> Result<Way, BuildError> {
+    let address = run.slot.and_then(|slot| world.io.slots.address(slot));
+    let Some(vector) = address.map(|address| address.vector()) else {
+        return Ok(Way::Peer);
+    };
+    let qp = world.qp;
     world
         .io
-        .lane
-        .as_mut()
+        .lanes
+        .find(&vector, || Lane::new(&qp.port, &vector, qp.qpn, qp.qpn))
+        .map_err(|_| BuildError::Network(TxError::NoRoute))
+}
+
+/// The lane of a way.
+#[inline]
+fn lane<'a>(world: &'a mut World<'_>, way: Way) -> Result<&'a mut Lane, BuildError> {
+    world
+        .io
+        .lanes
+        .get(way)
         .ok_or(BuildError::Network(TxError::NoRoute))
 }
 

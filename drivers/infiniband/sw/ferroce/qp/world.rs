@@ -6,6 +6,7 @@
 
 use super::{
     fault::PageFault,
+    inbound::Inbound,
     sends::Payload,
     Core,
     Io,
@@ -32,10 +33,7 @@ use kernel::{
     }, //
 };
 use rdma::{
-    net::{
-        IpHeader,
-        RxPacket, //
-    },
+    net::IpHeader,
     verbs::{
         NetworkHeader,
         QpEvent as VerbsEvent,
@@ -73,7 +71,6 @@ use roce::{
     },
     wire::{
         Feth,
-        Packet,
         Selectivity, //
     },
     wqe::{
@@ -81,49 +78,6 @@ use roce::{
         LocalOp, //
     }, //
 };
-
-/// What is known of a packet besides its transport headers.
-pub(crate) struct Inbound<'a> {
-    /// The payload, without pad and ICRC.
-    pub(crate) payload: &'a [u8],
-    /// The IP header that it came with.
-    pub(crate) ip: IpHeader<'a>,
-    /// VLAN that it came through.
-    pub(crate) vlan: Option<u16>,
-    /// Ethernet source address.
-    pub(crate) source_mac: Option<[u8; 6]>,
-}
-
-/// Bytes of global route header in front of a received datagram.
-pub(crate) const GRH_BYTES: usize = 40;
-
-impl<'a> Inbound<'a> {
-    /// What is known of a datagram of `packet`, of which `parsed` was made.
-    pub(crate) fn new(packet: &'a RxPacket, bytes: &'a [u8], parsed: &Packet) -> Self {
-        let start = parsed.payload_offset as usize;
-        let end = start.saturating_add(parsed.payload_len as usize);
-        Self {
-            payload: bytes.get(start..end).unwrap_or_default(),
-            ip: packet.ip(),
-            vlan: packet.vlan_id(),
-            source_mac: packet.src_mac(),
-        }
-    }
-
-    /// The 40 bytes that stand for the GRH: an IPv6 header, or an IPv4 header in the last 20.
-    fn grh(&self) -> [u8; GRH_BYTES] {
-        let mut grh = [0u8; GRH_BYTES];
-        match &self.ip {
-            IpHeader::V6(ip) => grh = **ip,
-            IpHeader::V4(ip) => {
-                if let Some(tail) = grh.last_chunk_mut::<20>() {
-                    *tail = **ip;
-                }
-            }
-        }
-        grh
-    }
-}
 
 /// What is due once the QP's lock is dropped.
 #[derive(Default)]
@@ -453,6 +407,7 @@ impl Env for World<'_> {
         let wc = self.wc(cqe.wr_id, cqe.status, opcode, cqe.byte_len);
         let solicited = cqe.status != WcStatus::Success;
         let pushed = self.qp.send_cq.push(&wc, &self.qp.notifier, solicited);
+        self.io.company.told();
         match pushed {
             Ok(due) => self.effects.notify_send |= due,
             Err(ref overflow) => self.effects.overflow_send |= overflow.first,
