@@ -266,6 +266,37 @@ fn the_consumer_gives_up() {
     assert_eq!(pair.a.world.events, []);
 }
 
+/// The receiver gives up at any time while messages of several packets come in: each receive completes once, those
+/// with success are the first ones, and what comes later completes nothing.
+#[test]
+fn an_error_amid_messages_completes_each_receive_once() {
+    const COUNT: u64 = 8;
+    let mut successes = std::collections::BTreeSet::new();
+    for ns in (0..40_000).step_by(500) {
+        let mut pair = pair(&patient());
+        for link in [&mut pair.from_a, &mut pair.from_b] {
+            link.ps_per_byte = 800;
+        }
+        for wr_id in 0..COUNT {
+            pair.receive(End::B, wr_id, 5000);
+            pair.send(End::A, wr_id, SendOp::Send, &[1; 3000]);
+        }
+        pair.run_for(ns);
+        pair.to_error(End::B);
+        let received = pair.received(End::B);
+        let good = received.iter().filter(|r| r.1 == Success).count() as u64;
+        let expected: Vec<_> = (0..COUNT)
+            .map(|n| (n, if n < good { Success } else { WrFlushErr }))
+            .collect();
+        assert_eq!(received, expected, "after {ns} ns");
+        pair.run(1_000_000_000);
+        assert_eq!(pair.received(End::B), expected, "after {ns} ns");
+        assert_eq!(pair.sent(End::A).len() as u64, COUNT);
+        successes.insert(good);
+    }
+    assert!(successes.len() as u64 > COUNT / 2, "{successes:?}");
+}
+
 #[test]
 fn a_full_completion_queue_ends_the_qp() {
     let mut pair = pair(&patient());

@@ -24,7 +24,10 @@ use roce::{
         Operation,
         Syndrome, //
     },
-    wqe::SendOp, //
+    wqe::{
+        LocalOp,
+        SendOp, //
+    }, //
 };
 use sim::{
     link::{
@@ -341,6 +344,46 @@ fn ghosts_of_long_ago_change_nothing() {
     assert_eq!(pair.a.qp.state(), QpState::Rts);
     assert_eq!(pair.b.qp.state(), QpState::Rts);
     assert_eq!(pair.b.world.counter(Counter::DuplicateRequest), 2);
+}
+
+/// Binding a window twice, or invalidating what is invalid already, would fail.
+#[test]
+fn local_operations_are_done_once_whatever_is_lost() {
+    let (va, rkey) = (VA, KEY);
+    let locals = [LocalOp::Bind, LocalOp::Invalidate, LocalOp::Invalidate];
+    // Each of the three packets in turn, once and twice, and each of the answers.
+    for (lost, times) in [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2)] {
+        for of_a in [true, false] {
+            let mut pair = pair(&Config::default());
+            let (mut count, mut left) = (0, times);
+            let fate = lose(move |_| {
+                count += 1;
+                let hit = count > lost && left > 0;
+                left -= u32::from(hit);
+                hit
+            });
+            match of_a {
+                true => pair.from_a.fate = fate,
+                false => pair.from_b.fate = fate,
+            }
+            for wr_id in 0..2 {
+                pair.receive(End::B, wr_id, 10);
+            }
+            pair.send(End::A, 0, SendOp::Send, b"one");
+            pair.send(End::A, 1, SendOp::Local(locals[0]), b"");
+            pair.send(End::A, 2, SendOp::Write { va, rkey }, b"two");
+            pair.send(End::A, 3, SendOp::Local(locals[1]), b"");
+            pair.send(End::A, 4, SendOp::Local(locals[2]), b"");
+            pair.send(End::A, 5, SendOp::Send, b"three");
+            pair.run(100_000_000);
+            let done = [0, 1, 2, 3, 4, 5].map(|n| (n, WcStatus::Success));
+            assert_eq!(pair.sent(End::A), done, "{lost} {times} {of_a}");
+            let done = [0, 1].map(|n| (n, WcStatus::Success));
+            assert_eq!(pair.received(End::B), done);
+            assert_eq!(pair.a.world.locals, locals);
+            assert!(pair.a.world.counter(Counter::Retry) > 0 || !of_a && lost > 0);
+        }
+    }
 }
 
 #[test]

@@ -437,6 +437,31 @@ fn states_and_transports() {
     assert_eq!(answers(&mut node), acked(101));
 }
 
+/// Devices differ in the bit for path migration, and switches set those for congestion.
+#[test]
+fn bits_that_say_nothing_to_this_device_are_ignored() {
+    for bits in 0..8 {
+        let mut node = Node::rc();
+        node.world.receive(1, 1000);
+        for mut packet in [
+            packet(RcSendFirst, 100, 256),
+            packet(RcSendLast, 101, 5),
+            write(RcWriteOnly, 102, 5, 5),
+            read(103, 5),
+        ] {
+            packet.bth.migreq = bits & 1 != 0;
+            packet.bth.fecn = bits & 2 != 0;
+            packet.bth.becn = bits & 4 != 0;
+            node.handle(packet);
+        }
+        assert_eq!(node.world.recvs[0].byte_len, 261, "{bits}");
+        assert_eq!(node.world.written, [(BASE, 5)]);
+        let sent = node.ladder();
+        assert_eq!(sent, [(RcReadResponseOnly, 103, 5)]);
+        assert_eq!(node.qp.state(), QpState::Rts);
+    }
+}
+
 #[test]
 fn a_full_cq_is_fatal_and_the_peer_learns_of_it() {
     let mut node = Node::rc();

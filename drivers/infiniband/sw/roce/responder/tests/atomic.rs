@@ -203,6 +203,26 @@ fn what_is_refused() {
     assert_eq!(answers(&mut node), refused(100, code));
 }
 
+/// More than what came would be read from whatever lies behind the packet, less would be a part of a word.
+#[test]
+fn an_atomic_write_has_eight_bytes() {
+    for payload in [0, 1, 4, 7, 9, 12, 256] {
+        for length in [8, payload] {
+            let mut node = Node::rc();
+            let request = reth(packet(RcAtomicWrite, 100, payload), BASE, length);
+            node.handle(request);
+            let expected = refused(100, NakCode::InvalidRequest);
+            assert_eq!(
+                answers(&mut node),
+                expected,
+                "{payload} bytes, {length} said"
+            );
+            assert_eq!(node.qp.state(), QpState::Err);
+            assert!(node.world.atomic_writes.is_empty() && node.world.written.is_empty());
+        }
+    }
+}
+
 #[test]
 fn too_many_at_once() {
     let mut node = Node::rc();
