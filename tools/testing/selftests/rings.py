@@ -86,6 +86,22 @@ def mappings():
     return found
 
 
+MODIFY_QP = ["qkey", "rq_psn", "sq_psn", "dest_qpn", "access", "pkey_index", "alt_pkey_index", "state", "cur_state",
+             "path_mtu", "path_mig_state", "en_sqd_async_notify", "max_rd", "max_dest_rd", "min_rnr_timer", "port", "timeout",
+             "retry", "rnr_retry", "alt_port", "alt_timeout"]
+"""struct ib_uverbs_modify_qp after the two addresses, the handle and the mask."""
+
+
+def route_to(dgid=bytes(16), sgid_index=0, hops=64, tclass=0, flow=0, dlid=0, sl=0, path_bits=0, rate=0, is_global=1, port=1):
+    """struct ib_uverbs_ah_attr."""
+    return struct.pack("=16sIBBBxHBBBBBx", dgid, flow, sgid_index, hops, tclass, dlid, sl, path_bits, rate, is_global, port)
+
+
+def destination(dgid=bytes(16), sgid_index=0, hops=64, tclass=0, flow=0, is_global=1, port=1):
+    """struct ib_uverbs_qp_dest."""
+    return struct.pack("=16sIHHBBBBBBBB", dgid, flow, 0, 0, sgid_index, hops, tclass, 0, 0, 0, is_global, port)
+
+
 class Uverbs:
     def __init__(self, dev):
         run(["modprobe", "ib_uverbs"])
@@ -101,6 +117,11 @@ class Uverbs:
     def __exit__(self, *exc):
         os.close(self.async_fd)
         os.close(self.fd)
+
+    @property
+    def cmd_fd(self):
+        """As a pyverbs context calls it: the functions of uverbs.py take one of these, too."""
+        return self.fd
 
     def call(self, name, layout, *values, answer=0, driver=b"", response=None):
         """A command with a response (u64) first, if it has an answer; returns the answer's bytes."""
@@ -128,8 +149,13 @@ class Uverbs:
 
     # Objects: handles are numbers. What comes from the driver follows C's answer.
 
-    def alloc_pd(self):
-        return struct.unpack("I", self.call("alloc_pd", "", answer=4))[0]
+    def alloc_pd(self, response=None):
+        return struct.unpack("I", self.call("alloc_pd", "", answer=4, response=response))[0]
+
+    def create_ah(self, pd, room=8, response=None, **route):
+        """Returns the handle; what comes from the driver is left alone."""
+        return struct.unpack_from("I", self.call("create_ah", "QII32s", 0, pd, 0, route_to(**route), answer=4 + room,
+                                                 response=response))[0]
 
     def create_cq(self, cqe=16, vector=0, channel=-1, room=16, response=None):
         out = self.call("create_cq", "QIIiI", 0, cqe, vector, channel, 0, answer=8 + room, response=response)
@@ -167,6 +193,21 @@ class Uverbs:
                         answer=32 + room, response=response)
         handle, qpn, send_wr, recv_wr, send_sge, recv_sge, max_inline = struct.unpack_from("IIIIIII", out)
         return handle, qpn, (send_wr, recv_wr, send_sge, recv_sge, max_inline)
+
+    def modify_qp(self, qp, mask, *, to=bytes(32), alternative=bytes(32), **values):
+        """values: by the names in MODIFY_QP, all others are 0."""
+        unknown = set(values) - set(MODIFY_QP)
+        assert not unknown, unknown
+        numbers = [values.get(name, 0) for name in MODIFY_QP]
+        self.call("modify_qp", "32s32sIIIIIIIHH14B2x", to, alternative, qp, mask, *numbers)
+
+    def query_qp(self, qp, mask=0, answer=128, response=None):
+        """The state; and the access flags."""
+        out = self.call("query_qp", "II", qp, mask, answer=answer, response=response)
+        return out[108], struct.unpack_from("I", out, 100)[0]
+
+    def doorbell(self, qp, wr_count=0, sge_count=0, wqe_size=128, more=b"", response=None):
+        self.call("post_send", "IIII", qp, wr_count, sge_count, wqe_size, answer=4, driver=more, response=response)
 
     def destroy(self, what, handle):
         """what: pd, ah, cq, srq, qp, xrcd."""

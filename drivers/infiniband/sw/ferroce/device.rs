@@ -38,6 +38,11 @@ pub(crate) mod limits {
     pub(crate) const MAX_PD: u32 = 1 << 20;
     pub(crate) const MAX_AH: u32 = 1 << 16;
     pub(crate) const GID_TABLE: u32 = 1024;
+
+    /// How many objects of a kind a device may have: `most`, or fewer if the module was loaded so.
+    pub(crate) fn objects(most: u32) -> u32 {
+        most.min(crate::module_parameters::max_objects.value())
+    }
 }
 
 /// What the device reports of itself.
@@ -47,7 +52,7 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
         max_mr_size: u64::MAX,
         page_size_cap: 0xffff_f000,
         vendor_id: 0x00ff_ffff,
-        max_qp: limits::MAX_QP,
+        max_qp: limits::objects(limits::MAX_QP),
         max_qp_wr: limits::MAX_QP_WR,
         device_cap_flags: device_cap::PORT_ACTIVE_EVENT
             | device_cap::SYS_IMAGE_GUID
@@ -61,19 +66,19 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
         max_send_sge: limits::MAX_SGE,
         max_recv_sge: limits::MAX_SGE,
         max_sge_rd: limits::MAX_SGE,
-        max_cq: limits::MAX_CQ,
+        max_cq: limits::objects(limits::MAX_CQ),
         max_cqe: limits::MAX_CQE,
-        max_mr: limits::MAX_MR,
-        max_mw: limits::MAX_MR,
+        max_mr: limits::objects(limits::MAX_MR),
+        max_mw: limits::objects(limits::MAX_MR),
         odp: Some(odp_caps()),
         max_fast_reg_page_list_len: limits::MAX_FAST_PAGES,
-        max_pd: limits::MAX_PD,
+        max_pd: limits::objects(limits::MAX_PD),
         max_qp_rd_atom: u32::from(MAX_RD_ATOMIC),
-        max_res_rd_atom: u32::from(MAX_RD_ATOMIC).saturating_mul(limits::MAX_QP),
+        max_res_rd_atom: u32::from(MAX_RD_ATOMIC).saturating_mul(limits::objects(limits::MAX_QP)),
         max_qp_init_rd_atom: u32::from(MAX_RD_ATOMIC),
         atomic_cap: AtomicCap::Glob,
-        max_ah: limits::MAX_AH,
-        max_srq: limits::MAX_SRQ,
+        max_ah: limits::objects(limits::MAX_AH),
+        max_srq: limits::objects(limits::MAX_SRQ),
         max_srq_wr: limits::MAX_SRQ_WR,
         max_srq_sge: limits::MAX_SGE,
         max_pkeys: 1,

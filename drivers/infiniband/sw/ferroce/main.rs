@@ -46,6 +46,12 @@ module! {
     description: "RDMA device in software, over any network interface (RoCEv2)",
     license: "GPL",
     alias: ["rdma-link-ferroce"],
+    params: {
+        max_objects: u32 {
+            default: 1_048_576,
+            description: "Most QPs, CQs, SRQs, PDs, memory regions and windows together, and AHs of a device (1048576; AHs 65536)",
+        },
+    },
 }
 
 /// What the loaded module holds, in the order in which it is given up.
