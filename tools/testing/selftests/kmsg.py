@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The kernel's log, read from a point on."""
 
+import contextlib
 import os
 import re
 
@@ -37,6 +38,21 @@ class Kmsg:
 
     def close(self):
         os.close(self.fd)
+
+
+OURS = re.compile(r"ferroce|rdma|infiniband|uverbs", re.I)
+CRASH = re.compile(r"^[\w-]+\[\d+\]: segfault at |^traps: ")
+"""A program's, which may well be in one of our libraries."""
+
+
+@contextlib.contextmanager
+def nothing_logged():
+    """No message about RDMA, of whatever level."""
+    log = Kmsg()
+    yield
+    said = [text for _, text in log.records() if OURS.search(text) and not CRASH.search(text)]
+    log.close()
+    assert not said, "\n".join(said)
 
 
 def complaints(records):

@@ -21,7 +21,7 @@ from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SendWR
 
 from perftest import perftest
-from rings import SRQ_LIMIT, SRQ_MAX_WR, UNMAPPED, Ring, Uverbs
+from rings import Ring, Uverbs
 from streamer import stream
 from testbed import Testbed, counters
 from verbs import OK, Endpoint, pair, pattern
@@ -504,64 +504,6 @@ def test_killed_under_load(bed):
     os.kill(child, signal.SIGKILL)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL, "the process ended by itself"
     assert os.popen("rdma resource show srq").read() == before
-
-
-BAD = {
-    "no receives": (errno.EINVAL, lambda u, o: u.create_srq(o.pd, max_wr=0)),
-    "too many receives": (errno.EINVAL, lambda u, o: u.create_srq(o.pd, max_wr=o.max_wr + 1)),
-    "far too many receives": (errno.EINVAL, lambda u, o: u.create_srq(o.pd, max_wr=0xffffffff)),
-    "too many pieces": (errno.EINVAL, lambda u, o: u.create_srq(o.pd, max_sge=33)),
-    "far too many pieces": (errno.EINVAL, lambda u, o: u.create_srq(o.pd, max_sge=0xffffffff)),
-    "no such domain": (errno.ENOENT, lambda u, o: u.create_srq(o.pd + 100)),
-    "a queue for a domain": (errno.EINVAL, lambda u, o: u.create_srq(o.cq)),
-    "an answer without room": (errno.EINVAL, lambda u, o: u.create_srq(o.pd, room=16)),
-    "an answer to nowhere": (errno.EFAULT, lambda u, o: u.create_srq(o.pd, response=UNMAPPED)),
-    "modify: no such queue": (errno.ENOENT, lambda u, o: u.modify_srq(o.srq + 100, SRQ_LIMIT)),
-    "modify: unknown attribute": (errno.EINVAL, lambda u, o: u.modify_srq(o.srq, 4)),
-    "modify: limit beyond the size": (errno.EINVAL, lambda u, o: u.modify_srq(o.srq, SRQ_LIMIT, limit=32)),
-    "modify: limit far beyond": (errno.EINVAL, lambda u, o: u.modify_srq(o.srq, SRQ_LIMIT, limit=0xffffffff)),
-    "modify: no receives": (errno.EINVAL, lambda u, o: u.modify_srq(o.srq, SRQ_MAX_WR, max_wr=0)),
-    "modify: too many receives": (errno.EINVAL, lambda u, o: u.modify_srq(o.srq, SRQ_MAX_WR, max_wr=o.max_wr + 1)),
-    "modify: no address": (errno.EINVAL, lambda u, o: u.modify_srq(o.srq, SRQ_MAX_WR, max_wr=8, driver=b"")),
-    "modify: half an address": (errno.EINVAL, lambda u, o: u.modify_srq(o.srq, SRQ_MAX_WR, max_wr=8, driver=b"1234")),
-    "modify: more than an address": (errno.EOPNOTSUPP, lambda u, o: u.modify_srq(o.srq, SRQ_MAX_WR, max_wr=8, driver=b"x" * 16)),
-    "modify: bad address": (errno.EFAULT, lambda u, o: u.modify_srq(o.srq, SRQ_MAX_WR, max_wr=8, address=UNMAPPED)),
-    "modify: kernel's address": (errno.EFAULT, lambda u, o: u.modify_srq(o.srq, SRQ_MAX_WR, max_wr=8, address=2**64 - 4096)),
-    "query: no such queue": (errno.ENOENT, lambda u, o: u.query_srq(o.srq + 100)),
-    "destroy: no such queue": (errno.ENOENT, lambda u, o: u.destroy("srq", o.srq + 100)),
-    "queue pair: no such queue": (errno.ENOENT, lambda u, o: u.create_qp(o.pd, o.cq, srq=o.srq + 100)),
-    "post: by command": (errno.EOPNOTSUPP, lambda u, o: u.call("post_srq_recv", "IIII16s16s", o.srq, 1, 0, 16, bytes(16),
-                                                           b"", answer=4)),
-}
-
-
-@pytest.mark.differs_on_rxe("other errnos, and answers that do not fit")
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input(bed, name):
-    """The errno, and that nothing is left of the attempt or changed by it."""
-    class Objects:
-        max_wr = (1 << 15) - 1
-    code, action = BAD[name]
-    with Uverbs(bed.h1.dev) as u:
-        Objects.pd = u.alloc_pd()
-        Objects.cq = u.create_cq()[0]
-        Objects.srq, _, info, _ = u.create_srq(Objects.pd, max_wr=31)
-        ring = u.ring(info)
-        for n in range(5):
-            ring.post_recv(n)
-        before = re.sub(r"users \d+", "", os.popen("rdma resource show").read())
-        refused(code, action, u, Objects)
-        assert re.sub(r"users \d+", "", os.popen("rdma resource show").read()) == before
-        assert u.query_srq(Objects.srq) == (31, 1, 0)
-        for what in ("srq", "cq", "pd"):
-            u.destroy(what, getattr(Objects, what))
-
-
-def test_type_that_there_is_not(bed):
-    """Tag matching is refused."""
-    with Uverbs(bed.h1.dev) as u:
-        pd, cq = u.alloc_pd(), u.create_cq()[0]
-        refused(errno.EOPNOTSUPP, u.call, "create_xsrq", "QIIIIIIII", 0, 2, pd, 10, 1, 0, 4, 0, cq, answer=40)
 
 
 # Programs.

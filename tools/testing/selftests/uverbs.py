@@ -15,17 +15,17 @@ REG_MR, REREG_MR, DEREG_MR, ALLOC_MW, DEALLOC_MW = 9, 11, 13, 14, 16
 TRANSLATION, PD, ACCESS = 1, 2, 4
 
 
-def command(ctx, number, layout, *values, answer=0):
+def command(ctx, number, layout, *values, answer=0, response=None):
     """Writes a command whose first field is the address of an answer of so many bytes; returns the answer.
 
-    answer=None: the command has no such field.
+    answer=None: the command has no such field. response: another address, where the answer is lost.
     """
-    response = ctypes.create_string_buffer(answer or 8)
-    body = b"" if answer is None else struct.pack("=Q", ctypes.addressof(response))
+    kept = ctypes.create_string_buffer(answer or 8)
+    body = b"" if answer is None else struct.pack("=Q", ctypes.addressof(kept) if response is None else response)
     body += struct.pack(layout, *values)
     header = struct.pack("=IHH", number, (8 + len(body)) // 4, (answer or 0) // 4)
     os.write(ctx.cmd_fd, header + body)
-    return response.raw[:answer or 0]
+    return kept.raw[:answer or 0]
 
 
 def reg_mr(ctx, pd_handle, start, length, va, access):

@@ -178,11 +178,10 @@ impl<D: Driver> VTable<D> {
             let attr = unsafe { &mut *attr };
             // SAFETY: `qp` is valid by the safety requirement.
             let (pd, user) = unsafe { ((*qp).pd, !(*qp).uobject.is_null()) };
-            if !attr.xrcd.is_null() || !attr.rwq_ind_tbl.is_null() {
+            // Types that have other things than these, or not all of them: XRC, work queues.
+            let usual = !pd.is_null() && !attr.send_cq.is_null() && !attr.recv_cq.is_null();
+            if !usual || !attr.xrcd.is_null() || !attr.rwq_ind_tbl.is_null() {
                 return Err(EOPNOTSUPP);
-            }
-            if pd.is_null() || attr.send_cq.is_null() || attr.recv_cq.is_null() {
-                return Err(EINVAL);
             }
             let kind = QpKind::from_raw(attr.qp_type);
             let sq_sig_all = attr.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR;
