@@ -227,11 +227,12 @@ def test_second_link_shares_the_port(linked):
         linked.run("ip", "link", "delete", "spare1")
 
 
-@pytest.mark.parametrize("kind", ["dummy", "bridge", "macvlan", "tun"])
+@pytest.mark.parametrize("kind", ["dummy", "bridge", "bond", "macvlan", "tun"])
 def test_kinds_of_netdev(h, kind):
     """Any network interface that carries IP will do."""
-    run(["modprobe", kind])
+    run(["modprobe", {"bond": "bonding"}.get(kind, kind)])
     add = {"dummy": ["ip", "link", "add", "n1", "type", "dummy"], "bridge": ["ip", "link", "add", "n1", "type", "bridge"],
+           "bond": ["ip", "link", "add", "n1", "type", "bond"],
            "macvlan": ["ip", "link", "add", "link", h.netdev, "name", "n1", "type", "macvlan"],
            "tun": ["ip", "tuntap", "add", "n1", "mode", "tun"]}[kind]
     if kind == "tun":
@@ -267,8 +268,20 @@ def test_devinfo(linked):
     assert int(info["max_mr_size"], 16) >= 1 << 40
     assert int(info["max_msg_sz"], 16) == 1 << 31
     assert int(info["gid_tbl_len"]) >= 16
-    assert "Couldn't" not in text and "Failed" not in text
-    assert run(["ibv_devices"]).out.count(linked.dev) == 1
+    assert "Couldn't" not in text and "Failed" not in text and "arning" not in text
+    listed = run(["ibv_devices"]).out
+    assert listed.count(linked.dev) == 1 and "arning" not in listed, listed
+
+
+def test_sysfs(linked):
+    """What programs look for there: the user space half by its version, the interface by its name, in one place."""
+    node, = (n for n in os.listdir("/sys/class/infiniband_verbs") if n.startswith("uverbs")
+             and open(f"/sys/class/infiniband_verbs/{n}/ibdev").read().strip() == linked.dev)
+    assert open(f"/sys/class/infiniband_verbs/{node}/abi_version").read().strip() == "2"
+    assert "/devices/virtual/" in os.path.realpath(f"/sys/class/infiniband/{linked.dev}")
+    assert sysfs(linked.dev, "node_type") == "1: CA"
+    assert re.match(r"[0-9.]+ Gb/sec \(\d+X [A-Z0-9]+\)", sysfs(linked.dev, "ports/1/rate"))
+    assert linked.run("cat", f"/sys/class/infiniband/{linked.dev}/parent").out.strip() == linked.netdev
 
 
 def test_pkey_table(linked):
@@ -397,7 +410,8 @@ def test_same_name_again(h):
     """Ten times the same name, each time a working device."""
     for _ in range(10):
         h.add_link()
-        assert run(["ibv_devinfo", "-d", h.dev]).rc == 0
+        info, _ = devinfo(h.dev)
+        assert info["state"] == "PORT_ACTIVE (4)" and info["link_layer"] == "Ethernet"
         h.delete_link()
 
 

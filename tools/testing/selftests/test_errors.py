@@ -5,6 +5,7 @@
 Where a NAK has to end the work, the sender's timer is off (timeout=0): an answer that never comes is a failure.
 """
 
+import random
 import time
 
 import pyverbs.enums as e
@@ -12,6 +13,8 @@ import pytest
 from pyverbs.mr import MR
 from pyverbs.pd import PD
 
+from impair import lossy, single_packets
+from kmsg import nothing_logged
 from testbed import Testbed
 from verbs import FULL_ACCESS, OK, Endpoint, pair, pattern, status_name
 
@@ -30,6 +33,13 @@ def bed():
 def ends(bed):
     with pair(bed.h1.dev, bed.h2.dev, connect=NO_TIMER) as p:
         yield p
+
+
+@pytest.fixture(autouse=True)
+def silent():
+    """Whatever a program or a peer does wrong: it is counted or reported, and not written to the kernel's log."""
+    with nothing_logged():
+        yield
 
 
 def names(*statuses):
@@ -333,6 +343,41 @@ def test_receives_posted_in_error(ends):
         a.recv(0, 8, wr_id=i)
         wc = a.poll()[0]
         assert (wc.wr_id, wc.status) == (i, FLUSHED)
+
+
+def test_error_while_messages_arrive(bed):
+    """At whatever moment the receiver gives up: each receive completes once, first those that got a message, in order,
+    then those that did not; nothing completes later; and what is complete at the sender has arrived."""
+    rng, count, seen = random.Random(3), 16, set()
+    patient = {"timeout": 14, "retry": 0}
+    with pair(bed.h1.dev, bed.h2.dev, depth=count, cqe=200, connect=patient) as (a, b), single_packets(), \
+            lossy(bed, "delay 300us rate 20mbit"):
+        for i in range(count):
+            a.mr.write(bytes([i + 1]) * 3000, 3000, 3000 * i)
+        for turn in range(20):
+            for i in range(count):
+                b.recv(4000 * i, 4000, wr_id=i)
+            chain = [a.work(e.IBV_WR_SEND, 3000 * i, 3000, wr_id=i) for i in range(count)]
+            for wr, following in zip(chain, chain[1:]):
+                wr.next_wr = following
+            a.qp.post_send(chain[0])
+            time.sleep(rng.random() * 0.02)
+            b.to_state(ERR)
+            done = b.poll(count)
+            good = sum(w.status == OK for w in done)
+            assert [(w.wr_id, w.status) for w in done] == [(i, OK if i < good else FLUSHED) for i in range(count)], turn
+            for i in range(good):
+                assert b.mr.read(3000, 4000 * i) == bytes([i + 1]) * 3000
+            sent = a.poll(count)
+            assert [w.wr_id for w in sent] == list(range(count))
+            assert sum(w.status == OK for w in sent) <= good
+            b.nothing(0.02)
+            seen.add(good)
+            for x, y in ((a, b), (b, a)):
+                x.to_state(e.IBV_QPS_RESET)
+                x.connect(y, **patient)
+            b.mr.write(bytes(4000 * count), 4000 * count, 0)
+    assert len(seen) > 3, seen
 
 
 def test_sends_posted_in_error(ends):

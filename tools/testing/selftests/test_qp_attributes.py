@@ -220,6 +220,7 @@ def test_query_returns_what_was_set(two):
     got = {n: getattr(attr, n) for n in (
         "qp_state", "path_mtu", "dest_qp_num", "rq_psn", "sq_psn", "max_dest_rd_atomic", "max_rd_atomic",
         "min_rnr_timer", "timeout", "retry_cnt", "rnr_retry", "port_num", "pkey_index", "qp_access_flags")}
+    assert attr.cur_qp_state == RTS
     assert got == {"qp_state": RTS, "path_mtu": e.IBV_MTU_2048, "dest_qp_num": 0x123456, "rq_psn": 0xabcdef,
                    "sq_psn": 0xfedcba, "max_dest_rd_atomic": 8, "max_rd_atomic": 4, "min_rnr_timer": 17, "timeout": 18,
                    "retry_cnt": 5, "rnr_retry": 3, "port_num": 1, "pkey_index": 0, "qp_access_flags": FULL_ACCESS}

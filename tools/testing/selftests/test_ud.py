@@ -9,6 +9,7 @@ import time
 import pyverbs.enums as e
 import pytest
 from pyverbs.addr import AH
+from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
@@ -160,6 +161,24 @@ def test_errors_lead_into_sqe(ends, what):
     assert a.end.done() == OK
     assert [w.byte_len for w in b.end.poll(2)] == [GRH + 10, GRH + 20]
     address.close()
+
+
+def test_address_of_another_domain(ends):
+    """An address handle is good in its own protection domain alone; the queue pair goes on."""
+    a, b = ends
+    with PD(a.end.ctx) as other:
+        own = a.address(b)
+        foreign = AH(other, attr=a.end.path(b.end.gid(b.end.gid_index(4)), a.end.gid_index(4)))
+        b.recv(0, 200, wr_id=1)
+        a.send(foreign, b, 10)
+        assert a.end.done() == e.IBV_WC_LOC_QP_OP_ERR
+        b.end.nothing(0.1)
+        assert a.state() == e.IBV_QPS_SQE
+        a.qp.modify(QPAttr(qp_state=e.IBV_QPS_RTS, port_num=1), e.IBV_QP_STATE)
+        a.send(own, b, 10)
+        assert a.end.done() == OK and b.end.poll()[0].wr_id == 1
+        foreign.close()
+        own.close()
 
 
 def test_many_destinations(bed, ends):
