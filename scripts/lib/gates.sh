@@ -13,6 +13,7 @@ host_gates() {
 	run_test "lint: layers" "$top/scripts/check-layers"
 	run_test "lint: file sizes" "$top/scripts/check-filesize"
 	run_test "lint: SAFETY comments" "$top/scripts/check-safety"
+	run_test "lint: tests named in the documentation" "$top/scripts/check-named-tests"
 	pinned_test "lint: shellcheck" check_shell
 	pinned_test "lint: clippy, tools" pinned_tool ro bash -c \
 		'cd tools && cargo clippy --quiet --workspace --all-targets --locked -- -D warnings'
