@@ -2,6 +2,7 @@
 # guest: timeout=900 smp=2 mem=3072
 """Many queue pairs, several devices, and a network that changes under them."""
 
+import contextlib
 
 import pyverbs.enums as e
 import pytest
@@ -353,3 +354,69 @@ def test_addresses_of_a_vlan(bed):
     finally:
         for h in bed.hosts:
             h.run("ip", "link", "delete", "vl5")
+
+
+# Other interfaces than Ethernet ones.
+
+@contextlib.contextmanager
+def devices_on(bed, number, make, netdev):
+    """A device on each host, on an interface of its own that make(host, own) makes, with addresses of a network of its own."""
+    ends = []
+    with contextlib.ExitStack() as stack:
+        for h in bed.hosts:
+            own = Host(h.number, h.kind)
+            own.netdev, own.dev = f"{netdev}{h.number}", f"{netdev}dev{h.number}"
+            own.ip4 = f"10.{number}.0.{h.number}"
+            stack.callback(own.run, "ip", "link", "delete", own.netdev, check=False)
+            make(h, own)
+            own.run("ip", "link", "set", own.netdev, "up")
+            own.run("ip", "addr", "add", f"{own.ip4}/24", "dev", own.netdev)
+            own.add_link()
+            stack.callback(own.delete_link, check=False)
+            ends.append(own)
+        for own in ends:
+            own.gid_index(own.ip4)
+            Testbed.wait_active(own)
+        yield ends
+
+
+def test_over_a_tunnel(bed):
+    """An interface that has no hardware address, for it ends in the other host."""
+    run(["modprobe", "ip_gre"])
+
+    def make(h, own):
+        other = bed.h2 if h is bed.h1 else bed.h1
+        own.run("ip", "link", "add", own.netdev, "type", "gre", "local", h.ip4, "remote", other.ip4, "ttl", "64")
+    with devices_on(bed, 31, make, "tnl") as (x, y), pair(x.dev, y.dev, length=MIB) as (a, b):
+        for op in ("send", "write", "read"):
+            transfer(a, b, op, MIB, SIZES)
+
+
+@pytest.mark.parametrize("mode", ["active-backup", "balance-xor"])
+def test_bond(bed, mode):
+    """A bond of two wires, of which one goes under a connection, and comes back, and then the other."""
+    run(["modprobe", "bonding"])
+    wires = [("bx1", "bx2"), ("by1", "by2")]
+    for one, two in wires:
+        run(["ip", "link", "add", one, "netns", "h1", "type", "veth", "peer", "name", two, "netns", "h2"])
+
+    def make(h, own):
+        own.run("ip", "link", "add", own.netdev, "type", "bond", "mode", mode, "miimon", "20")
+        for wire in wires:
+            own.run("ip", "link", "set", wire[h.number - 1], "master", own.netdev)
+    try:
+        with devices_on(bed, 32, make, "bond") as (x, y), \
+                pair(x.dev, y.dev, length=MIB, connect={"timeout": 17, "retry": 7}) as (a, b):
+            works(a, b)
+            for wire in wires:
+                x.run("ip", "link", "set", wire[0], "down")
+                works(a, b)
+                works(b, a)
+                x.run("ip", "link", "set", wire[0], "up")
+                for host, end in zip((x, y), wire):
+                    wait_until(lambda: "MII Status: up" in host.run(
+                        "sh", "-c", f"sed -n '/Interface: {end}/,/^$/p' /proc/net/bonding/{host.netdev}").out, 20, f"{end} stays down")
+                works(a, b)
+    finally:
+        for one, _ in wires:
+            run(["ip", "-n", "h1", "link", "delete", one], check=False)
