@@ -16,9 +16,11 @@
 
 pub mod flow;
 pub mod ip_header;
+pub mod multicast;
 pub mod netdev;
 pub mod notifier;
 mod route;
+pub mod rtnl;
 pub mod rx;
 #[cfg(ferroce_kunit)]
 pub(crate) mod testing;
@@ -34,6 +36,7 @@ pub use self::{
         FlowKey, //
     },
     ip_header::IpHeader,
+    multicast::MulticastAddr,
     netdev::{
         Name,
         Namespace,
@@ -44,6 +47,7 @@ pub use self::{
         NetdevEvents,
         Notifier, //
     },
+    rtnl::Rtnl,
     rx::RxPacket,
     train::{
         Segment,

@@ -25,7 +25,10 @@ pub use self::{
         Number, //
     },
     percpu::PerCpuCounters,
-    rcu_map::RcuMap,
+    rcu_map::{
+        MapKey,
+        RcuMap, //
+    },
     spinlock::{
         SpinLockBh,
         SpinLockBhGuard,

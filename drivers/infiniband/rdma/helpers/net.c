@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/etherdevice.h>
 #include <linux/if_vlan.h>
+#include <linux/igmp.h>
+#include <linux/inetdevice.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/netdevice.h>
@@ -47,6 +49,30 @@ bool rust_helper_netif_running(const struct net_device *dev)
 bool rust_helper_netif_carrier_ok(const struct net_device *dev)
 {
 	return netif_carrier_ok(dev);
+}
+
+/* The address is in network byte order, the RTNL is held. */
+int rust_helper_netdev_join_ipv4(struct net_device *dev, u32 group)
+{
+	struct in_device *in_dev = __in_dev_get_rtnl(dev);
+	const struct ip_mc_list *im;
+
+	if (!in_dev)
+		return -ENODEV;
+	ip_mc_inc_group(in_dev, (__force __be32)group);
+	/* It does not tell whether there was memory. */
+	for (im = rtnl_dereference(in_dev->mc_list); im; im = rtnl_dereference(im->next_rcu))
+		if (im->multiaddr == (__force __be32)group)
+			return 0;
+	return -ENOMEM;
+}
+
+void rust_helper_netdev_leave_ipv4(struct net_device *dev, u32 group)
+{
+	struct in_device *in_dev = __in_dev_get_rtnl(dev);
+
+	if (in_dev)
+		ip_mc_dec_group(in_dev, (__force __be32)group);
 }
 
 /* struct sk_buff */

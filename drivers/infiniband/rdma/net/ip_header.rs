@@ -7,6 +7,8 @@
 //!
 //! Would become `rust/kernel/net/ip_header.rs`.
 
+use super::MulticastAddr;
+
 /// Length of an IPv4 header without options, in bytes.
 pub const IPV4_LEN: usize = 20;
 
@@ -38,6 +40,20 @@ impl<'a> IpHeader<'a> {
         match self {
             Self::V4(bytes) => bytes[16] & 0xf0 == 0xe0,
             Self::V6(bytes) => bytes[24] == 0xff,
+        }
+    }
+
+    /// The destination, if it is a multicast address.
+    #[inline]
+    pub fn group(&self) -> Option<MulticastAddr> {
+        match self {
+            Self::V4(bytes) => bytes
+                .last_chunk::<4>()
+                .and_then(|address| MulticastAddr::from_v4(*address)),
+            Self::V6(bytes) => bytes
+                .last_chunk::<16>()
+                .filter(|address| address[0] == 0xff)
+                .map(|address| MulticastAddr::V6(*address)),
         }
     }
 

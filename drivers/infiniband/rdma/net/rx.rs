@@ -49,6 +49,8 @@ pub struct RxPacket {
     linear: usize,
     segment: usize,
     skipped: usize,
+    /// Datagrams that are left at most.
+    limit: usize,
     ifindex: u32,
     real_ifindex: u32,
     owner_ifindex: Option<u32>,
@@ -169,6 +171,7 @@ impl RxPacket {
             linear,
             segment,
             skipped: 0,
+            limit: usize::MAX,
             ifindex,
             real_ifindex,
             owner_ifindex,
@@ -228,6 +231,26 @@ impl RxPacket {
     #[inline]
     pub fn skip(&mut self, count: usize) {
         self.skipped = self.skipped.saturating_add(count);
+        self.limit = self.limit.saturating_sub(count);
+    }
+
+    /// A copy of the first datagram that is left, which shares its memory. None if there is no
+    /// memory for the rest.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn first(&self) -> Option<Self> {
+        // SAFETY: By the type invariant the skb is valid. `skb_clone` (net/core/skbuff.c) gives
+        // another one of the same data, which is freed with the last.
+        let skb = unsafe { bindings::skb_clone(self.skb.as_ptr(), bindings::GFP_ATOMIC) };
+        // INVARIANT: The new skb is ours, and has the same data and fragments; nobody writes to
+        // those of a clone.
+        Some(Self {
+            skb: NonNull::new(skb)?,
+            limit: 1,
+            ..*self
+        })
     }
 
     /// The IPv4 identification of the first datagram that is left; it counts up from there.
@@ -252,10 +275,12 @@ impl RxPacket {
             piece,
             next: 0,
             first: true,
+            limit: usize::MAX,
         };
         if let Some(last) = self.skipped.checked_sub(1) {
             let _ = payloads.nth(last);
         }
+        payloads.limit = self.limit;
         payloads
     }
 
@@ -351,6 +376,8 @@ pub struct Payloads<'a> {
     next: u32,
     /// Nothing was returned yet: a datagram without payload counts as well.
     first: bool,
+    /// Datagrams that are left at most.
+    limit: usize,
 }
 
 impl<'a> Iterator for Payloads<'a> {
@@ -358,6 +385,7 @@ impl<'a> Iterator for Payloads<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
+        self.limit = self.limit.checked_sub(1)?;
         while self.piece.is_empty() {
             let Some(piece) = self.packet.fragment(self.next) else {
                 return core::mem::take(&mut self.first).then_some(&[]);

@@ -10,7 +10,9 @@ mod packets {
             Flow,
             FlowKey,
             IpHeader,
+            MulticastAddr,
             NetDevice,
+            Rtnl,
             RxPacket,
             TxError,
             TxQueue,
@@ -192,6 +194,13 @@ mod packets {
                 && packet.src_mac().is_none()
                 && packet.ifindex() == loopback().ifindex();
             let payload = packet.payloads().next().unwrap_or_default();
+            // A copy has the same, and no more.
+            let ok = ok
+                && packet.first().is_some_and(|copy| {
+                    let mut payloads = copy.payloads();
+                    let same = payloads.next() == Some(payload) && payloads.next().is_none();
+                    same && copy.ip().bytes() == packet.ip().bytes()
+                });
             if let (true, Some(first)) = (ok, payload.first()) {
                 let sum = payload.iter().map(|byte| u64::from(*byte)).sum();
                 let _ = self
@@ -234,6 +243,56 @@ mod packets {
             for (number, len) in lengths.into_iter().enumerate() {
                 let sum = (0..len).map(|at| u64::from((number + at) as u8)).sum();
                 assert_eq!(got[number], (number as u8, len, sum));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn groups_by_address() {
+        let mapped = |a, b| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, 1, 2, b];
+        for (a, is) in [
+            (223, false),
+            (224, true),
+            (239, true),
+            (240, false),
+            (255, false),
+        ] {
+            let group = MulticastAddr::from_mapped(&mapped(a, 3));
+            assert_eq!(group, is.then_some(MulticastAddr::V4([a, 1, 2, 3])));
+        }
+        let mut v6 = V6;
+        assert_eq!(MulticastAddr::from_mapped(&v6), None);
+        v6[0] = 0xff;
+        assert_eq!(MulticastAddr::from_mapped(&v6), Some(MulticastAddr::V6(v6)));
+        // What is not quite a mapped IPv4 address.
+        let mut other = mapped(224, 3);
+        other[9] = 1;
+        assert_eq!(MulticastAddr::from_mapped(&other), None);
+        let mut header = [0; 20];
+        assert_eq!(IpHeader::V4(&header).group(), None);
+        header[16..].copy_from_slice(&[224, 0, 0, 9]);
+        let group = Some(MulticastAddr::V4([224, 0, 0, 9]));
+        assert_eq!(IpHeader::V4(&header).group(), group);
+        let mut header = [0; 40];
+        assert_eq!(IpHeader::V6(&header).group(), None);
+        header[24..].copy_from_slice(&v6);
+        assert_eq!(IpHeader::V6(&header).group(), Some(MulticastAddr::V6(v6)));
+    }
+
+    #[test]
+    fn joins_and_leaves() -> Result {
+        let lo = loopback();
+        let mut v6 = V6;
+        (v6[0], v6[1]) = (0xff, 0x15);
+        for group in [MulticastAddr::V4([239, 9, 8, 7]), MulticastAddr::V6(v6)] {
+            // One that it is no member of may be left.
+            lo.leave(&Rtnl::lock(), group);
+            for _ in 0..3 {
+                lo.join(&Rtnl::lock(), group)?;
+            }
+            for _ in 0..4 {
+                lo.leave(&Rtnl::lock(), group);
             }
         }
         Ok(())

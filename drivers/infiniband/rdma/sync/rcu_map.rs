@@ -40,19 +40,32 @@ use kernel::{
     },
 };
 
+/// What entries are found by.
+pub trait MapKey: Copy + Eq + Send + Sync + 'static {
+    /// A number that most often differs when the key does. The table mixes its bits.
+    fn hash(self) -> u32;
+}
+
+impl MapKey for u32 {
+    #[inline]
+    fn hash(self) -> u32 {
+        self
+    }
+}
+
 /// One entry.
 ///
 /// # Invariants
 ///
 /// A node that can be reached from a bucket is valid. It is freed only when it was unlinked under
 /// the writer lock and an RCU grace period has passed since, or with the whole map.
-struct Node<T> {
-    next: Atomic<*mut Node<T>>,
-    key: u32,
+struct Node<T, K> {
+    next: Atomic<*mut Node<T, K>>,
+    key: K,
     value: Arc<T>,
 }
 
-/// A table from `u32` to `Arc<T>`, read under RCU.
+/// A table from `K` to `Arc<T>`, read under RCU.
 ///
 /// The number of buckets is fixed; chains grow when there are more entries than that, so choose
 /// about the number of entries expected.
@@ -62,8 +75,8 @@ struct Node<T> {
 /// - `buckets` has `1 << (32 - shift)` elements, each the head of a chain of [`Node`]s or null.
 /// - Chains are changed only with `writer` held.
 #[pin_data(PinnedDrop)]
-pub struct RcuMap<T: Send + Sync + 'static> {
-    buckets: KVVec<Atomic<*mut Node<T>>>,
+pub struct RcuMap<T: Send + Sync + 'static, K: MapKey = u32> {
+    buckets: KVVec<Atomic<*mut Node<T, K>>>,
     shift: u32,
     len: Atomic<usize>,
     #[pin]
@@ -71,13 +84,13 @@ pub struct RcuMap<T: Send + Sync + 'static> {
 }
 
 // SAFETY: The map owns `Arc<T>`s, which may be sent when `T` is `Send + Sync`.
-unsafe impl<T: Send + Sync + 'static> Send for RcuMap<T> {}
+unsafe impl<T: Send + Sync + 'static, K: MapKey> Send for RcuMap<T, K> {}
 
 // SAFETY: Shared use gives out borrows of the `Arc<T>`s, and `remove` moves one out; both need `T:
 // Send + Sync`. The chains are synchronised by RCU and `writer`.
-unsafe impl<T: Send + Sync + 'static> Sync for RcuMap<T> {}
+unsafe impl<T: Send + Sync + 'static, K: MapKey> Sync for RcuMap<T, K> {}
 
-impl<T: Send + Sync + 'static> RcuMap<T> {
+impl<T: Send + Sync + 'static, K: MapKey> RcuMap<T, K> {
     /// Creates an empty map with `1 << log2_buckets` buckets (`log2_buckets` is clamped to 0..=20).
     ///
     /// # Context
@@ -105,9 +118,9 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
 
     /// The head of the chain that `key` belongs to.
     #[inline]
-    fn bucket(&self, key: u32) -> Option<&Atomic<*mut Node<T>>> {
+    fn bucket(&self, key: K) -> Option<&Atomic<*mut Node<T, K>>> {
         // Fibonacci hashing (include/linux/hash.h): the high bits of the product are well mixed.
-        let hash = key.wrapping_mul(0x61C8_8647);
+        let hash = key.hash().wrapping_mul(0x61C8_8647);
         let index = hash.checked_shr(self.shift).unwrap_or(0);
         self.buckets.get(index as usize)
     }
@@ -118,20 +131,41 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
     ///
     /// Any; the guard keeps the caller from sleeping.
     #[inline]
-    pub fn get<'g>(&'g self, guard: &'g rcu::Guard, key: u32) -> Option<ArcBorrow<'g, T>> {
+    pub fn get<'g>(&'g self, guard: &'g rcu::Guard, key: K) -> Option<ArcBorrow<'g, T>> {
         let _ = guard;
         let mut node = self.bucket(key)?.load(Acquire);
         while !node.is_null() {
             // SAFETY: By the invariant of `Node`, it is valid: it was reachable while the RCU read
             // side lock was held, which it is for `'g`, so that no grace period can end before `'g`
             // does.
-            let entry: &'g Node<T> = unsafe { &*node };
+            let entry: &'g Node<T, K> = unsafe { &*node };
             if entry.key == key {
                 return Some(entry.value.as_arc_borrow());
             }
             node = entry.next.load(Acquire);
         }
         None
+    }
+
+    /// All entries, in no order. Those that come or go meanwhile may be among them or not.
+    ///
+    /// # Context
+    ///
+    /// As [`Self::get`].
+    pub fn values<'g>(
+        &'g self,
+        guard: &'g rcu::Guard,
+    ) -> impl Iterator<Item = ArcBorrow<'g, T>> + use<'g, T, K> {
+        let _ = guard;
+        self.buckets.iter().flat_map(|bucket| {
+            let mut node = bucket.load(Acquire);
+            core::iter::from_fn(move || {
+                // SAFETY: As in `get`, for a node or null.
+                let entry: &'g Node<T, K> = unsafe { node.as_ref() }?;
+                node = entry.next.load(Acquire);
+                Some(entry.value.as_arc_borrow())
+            })
+        })
     }
 
     /// Adds an entry.
@@ -143,7 +177,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
     /// # Errors
     ///
     /// `EEXIST` if `key` is there already, `ENOMEM`.
-    pub fn insert(&self, key: u32, value: Arc<T>) -> Result {
+    pub fn insert(&self, key: K, value: Arc<T>) -> Result {
         let node = KBox::new(
             Node {
                 next: Atomic::new(core::ptr::null_mut()),
@@ -172,7 +206,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
     ///
     /// Process context, may sleep (for an expedited RCU grace period). The caller must not hold an
     /// [`rcu::Guard`].
-    pub fn remove(&self, key: u32) -> Option<Arc<T>> {
+    pub fn remove(&self, key: K) -> Option<Arc<T>> {
         let bucket = self.bucket(key)?;
         let guard = self.writer.lock();
         let link = self.find(bucket, key)?;
@@ -197,7 +231,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
     /// # Errors
     ///
     /// `ENOENT` if there is no such entry, `ENOMEM`. Nothing has changed then.
-    pub fn replace(&self, key: u32, value: Arc<T>) -> Result<Arc<T>> {
+    pub fn replace(&self, key: K, value: Arc<T>) -> Result<Arc<T>> {
         let new = KBox::new(
             Node {
                 next: Atomic::new(core::ptr::null_mut()),
@@ -228,7 +262,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
     /// # Safety
     ///
     /// `node` must be from `KBox::into_raw`, and unlinked by the calling thread alone.
-    unsafe fn reclaim(node: *mut Node<T>) -> Arc<T> {
+    unsafe fn reclaim(node: *mut Node<T, K>) -> Arc<T> {
         // SAFETY: `synchronize_rcu_expedited` (kernel/rcu/tree_exp.h) only needs a context that may
         // sleep; a violation is a warning or a deadlock.
         unsafe { bindings::synchronize_rcu_expedited() };
@@ -258,9 +292,9 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
     /// The link that points to the node of `key`. The caller holds `writer`.
     fn find<'a>(
         &'a self,
-        bucket: &'a Atomic<*mut Node<T>>,
-        key: u32,
-    ) -> Option<&'a Atomic<*mut Node<T>>> {
+        bucket: &'a Atomic<*mut Node<T, K>>,
+        key: K,
+    ) -> Option<&'a Atomic<*mut Node<T, K>>> {
         let mut link = bucket;
         loop {
             let node = link.load(Relaxed);
@@ -269,7 +303,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
             }
             // SAFETY: By the invariant of `Node` it is valid: it is reachable, and `writer`, which
             // the caller holds, keeps it so.
-            let entry: &'a Node<T> = unsafe { &*node };
+            let entry: &'a Node<T, K> = unsafe { &*node };
             if entry.key == key {
                 return Some(link);
             }
@@ -279,7 +313,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
 }
 
 #[pinned_drop]
-impl<T: Send + Sync + 'static> PinnedDrop for RcuMap<T> {
+impl<T: Send + Sync + 'static, K: MapKey> PinnedDrop for RcuMap<T, K> {
     fn drop(self: Pin<&mut Self>) {
         // Readers borrow the map for as long as their borrow of a value lives, so there are none.
         for bucket in self.buckets.iter() {
@@ -362,6 +396,45 @@ mod tests {
         assert!(map.insert(5, Arc::new(2, GFP_KERNEL)?) == Err(EEXIST));
         assert_eq!(get(&map, 5), Some(1));
         assert_eq!(map.len(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn goes_through_all_of_them() -> Result {
+        for log2_buckets in [0, 3, 10] {
+            let map = map(log2_buckets)?;
+            let sum = |map: &RcuMap<u32>| map.values(&rcu::Guard::new()).map(|v| *v).sum::<u32>();
+            assert_eq!(sum(&map), 0);
+            for key in 0..10 {
+                map.insert(key, Arc::new(1 << key, GFP_KERNEL)?)?;
+            }
+            assert_eq!(sum(&map), 1023);
+            let _ = map.remove(4);
+            assert_eq!(sum(&map), 1023 - 16);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn other_keys() -> Result {
+        /// All of the same hash.
+        #[derive(Clone, Copy, Eq, PartialEq)]
+        struct Key(u64);
+        impl MapKey for Key {
+            fn hash(self) -> u32 {
+                7
+            }
+        }
+        let map = KBox::pin_init(RcuMap::<u64, Key>::new(4), GFP_KERNEL)?;
+        for key in 0..20u64 {
+            map.insert(Key(key << 32), Arc::new(key, GFP_KERNEL)?)?;
+        }
+        assert!(map.insert(Key(3 << 32), Arc::new(0, GFP_KERNEL)?) == Err(EEXIST));
+        assert!(map.remove(Key(5 << 32)).is_some_and(|value| *value == 5));
+        for key in 0..20u64 {
+            let found = map.get(&rcu::Guard::new(), Key(key << 32)).map(|v| *v);
+            assert_eq!(found, (key != 5).then_some(key));
+        }
         Ok(())
     }
 

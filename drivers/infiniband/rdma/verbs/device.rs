@@ -37,7 +37,10 @@ use super::{
 };
 use crate::{
     bindings,
-    net::NetDevice,
+    net::{
+        NetDevice,
+        Rtnl, //
+    },
     new_spinlock_irqsave,
     sync::SpinLockIrqSave, //
 };
@@ -368,13 +371,10 @@ fn set_node_desc(head: &Head, desc: &CStr) {
 
 /// Whether the network interface has not begun to go.
 fn netdev_is_registered(netdev: &NetDevice) -> bool {
-    // SAFETY: RTNL is not held, by the contract of the only caller; process context.
-    unsafe { bindings::rtnl_lock() };
+    // It is not held, by the contract of the only caller.
+    let _rtnl = Rtnl::lock();
     // SAFETY: `netdev` is live as long as the reference to it.
-    let registered = unsafe { bindings::netdev_is_registered(netdev.as_raw()) };
-    // SAFETY: This thread has taken the lock above.
-    unsafe { bindings::rtnl_unlock() };
-    registered
+    unsafe { bindings::netdev_is_registered(netdev.as_raw()) }
 }
 
 /// Size of a device's name with its final nul (`IB_DEVICE_NAME_MAX`).
