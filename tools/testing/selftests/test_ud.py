@@ -10,16 +10,14 @@ import pyverbs.enums as e
 import pytest
 from pyverbs.addr import AH
 from pyverbs.pd import PD
-from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
-from pyverbs.wr import SGE, RecvWR, SendWR
+from pyverbs.qp import QPAttr
 
+from datagram import GRH, QKEY, Ud
 from impair import lossy
 from perftest import perftest
 from testbed import Testbed
 from verbs import OK, Endpoint, pattern, status_name
 
-QKEY = 0x11223344
-GRH = 40
 OF_THE_QP = 0x80000000
 
 
@@ -27,41 +25,6 @@ OF_THE_QP = 0x80000000
 def bed():
     with Testbed(mtu=4200) as b:
         yield b
-
-
-class Ud:
-    """A datagram QP with the CQ and the memory of an endpoint."""
-
-    def __init__(self, end, qkey=QKEY, depth=64):
-        self.end = end
-        cap = QPCap(max_send_wr=depth, max_recv_wr=depth, max_send_sge=1, max_recv_sge=1)
-        attr = QPAttr(port_num=1)
-        attr.qkey = qkey
-        self.qp = QP(end.pd, QPInitAttr(qp_type=e.IBV_QPT_UD, scq=end.cq, rcq=end.cq, cap=cap), attr)
-
-    def address(self, peer, ip=4, **path):
-        end = self.end
-        gid = peer.end.gid(peer.end.gid_index(ip))
-        return AH(end.pd, attr=end.path(gid, end.gid_index(ip), **path))
-
-    def send(self, *args, **opts):
-        self.qp.post_send(self.work(*args, **opts))
-
-    def work(self, address, peer, length, *, off=0, qkey=QKEY, imm=None, wr_id=0, lkey=None):
-        sge = SGE(self.end.mr.buf + off, length, self.end.mr.lkey if lkey is None else lkey)
-        opcode = e.IBV_WR_SEND if imm is None else e.IBV_WR_SEND_WITH_IMM
-        wr = SendWR(wr_id=wr_id, opcode=opcode, num_sge=1, sg=[sge], send_flags=e.IBV_SEND_SIGNALED, imm_data=imm or 0)
-        wr.set_wr_ud(address, peer.qp.qp_num, qkey)
-        return wr
-
-    def recv(self, off, length, wr_id=0):
-        self.qp.post_recv(RecvWR(wr_id=wr_id, num_sge=1, sg=[SGE(self.end.mr.buf + off, length, self.end.mr.lkey)]))
-
-    def state(self):
-        return self.qp.query(e.IBV_QP_STATE)[0].qp_state
-
-    def close(self):
-        self.qp.close()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import os
 import struct
 
 REG_MR, REREG_MR, DEREG_MR, ALLOC_MW, DEALLOC_MW = 9, 11, 13, 14, 16
+ATTACH_MCAST, DETACH_MCAST = 30, 31
 
 TRANSLATION, PD, ACCESS = 1, 2, 4
 
@@ -51,6 +52,15 @@ def alloc_mw(ctx, pd_handle, kind):
 
 def dealloc_mw(ctx, handle):
     command(ctx, DEALLOC_MW, "=I", handle, answer=None)
+
+
+def attach_mcast(ctx, qp_handle, gid):
+    """gid: 16 bytes."""
+    command(ctx, ATTACH_MCAST, "=16sIHH", gid, qp_handle, 0, 0, answer=None)
+
+
+def detach_mcast(ctx, qp_handle, gid):
+    command(ctx, DETACH_MCAST, "=16sIHH", gid, qp_handle, 0, 0, answer=None)
 
 
 # The same by ioctl: an attribute is (id, length, data), data a value, or the address of what is longer than 8 bytes.
