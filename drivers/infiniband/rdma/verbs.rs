@@ -15,6 +15,7 @@ mod cq;
 pub(crate) mod device;
 mod driver;
 mod mad;
+mod mcast;
 mod mr;
 mod mw;
 mod notifier;

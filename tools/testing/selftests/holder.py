@@ -3,6 +3,7 @@
 
     holder.py DEV idle       the device only
     holder.py DEV objects    PD, CQ, completion channel, MR, QP
+    holder.py DEV groups     datagram QPs that are attached to the groups of datagram.py
     holder.py DEV traffic    a connection to itself that moves data all the time
 
 Prints "ready"; then waits for the removal (an async event DEVICE_FATAL, or a verb that fails), tries to use and to
@@ -22,6 +23,7 @@ from pyverbs.mr import MR  # noqa: E402
 from pyverbs.pd import PD  # noqa: E402
 from pyverbs.pyverbs_error import PyverbsError  # noqa: E402
 
+from datagram import GROUPS, OTHER, Ud  # noqa: E402
 from verbs import FULL_ACCESS, Endpoint, event_fds  # noqa: E402
 
 
@@ -80,6 +82,13 @@ def main():
         ctx, fd = end.ctx, end.async_fd
         if what == "traffic":
             end.connect(end, timeout=12)
+        elif what == "groups":
+            held = [Ud(end), Ud(end)]
+            for qp in held:
+                for group in (*GROUPS.values(), *OTHER.values()):
+                    qp.attach(group)
+                for i in range(8):
+                    qp.recv(64 * i, 64)
         else:
             end.to_init()
             for i in range(8):

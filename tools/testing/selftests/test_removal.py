@@ -39,7 +39,7 @@ WAYS = [delete_link, delete_netdev, delete_peer_netdev, delete_namespace, unload
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("what", ["nobody", "idle", "objects", "traffic"])
+@pytest.mark.parametrize("what", ["nobody", "idle", "objects", "groups", "traffic"])
 def test_removal(way, what):
     with Testbed() as bed:
         dev = bed.h1.dev

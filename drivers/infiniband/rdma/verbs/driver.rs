@@ -11,65 +11,44 @@
 //! destroy method is called for it.
 //!
 //! Destroy methods cannot fail. When they are called, nobody calls verbs on the object any more, but
-//! timers, packets and the like of the driver may still be under way: that is for the driver to stop,
-//! there or when its part is dropped.
+//! timers and packets of the driver may still be under way: it stops them there or in its part's drop.
 
 use super::{
-    ah::{
-        AddressVector,
-        Ah, //
-    },
-    attr::{
-        DeviceAttr,
-        QpAttr, //
-    },
-    cq::{
-        Cq,
-        CqInit,
-        NewCq, //
-    },
-    device::Device,
-    mad::PortStatistics,
-    mr::{
-        Mr,
-        MrChange,
-        MrInit,
-        NewMr, //
-    },
-    mw::{
-        Mw,
-        MwKind,
-        NewMw, //
-    },
-    notifier::{
-        CqNotifier,
-        QpNotifier,
-        SrqNotifier, //
-    },
-    pd::Pd,
-    port::{
-        PortAttr,
-        PortModify, //
-    },
-    qp::{
-        NewQp,
-        Qp,
-        QpInit, //
-    },
-    srq::{
-        NewSrq,
-        Srq,
-        SrqAttr,
-        SrqChange,
-        SrqInit, //
-    },
-    ucontext::Ucontext,
-    wc::WcSink,
-    wr::{
-        RecvWr,
-        SendWr,
-        Sge, //
-    },
+    AddressVector,
+    Ah,
+    Cq,
+    CqInit,
+    CqNotifier,
+    Device,
+    DeviceAttr,
+    Mr,
+    MrChange,
+    MrInit,
+    Mw,
+    MwKind,
+    NewCq,
+    NewMr,
+    NewMw,
+    NewQp,
+    NewSrq,
+    Pd,
+    PortAttr,
+    PortModify,
+    PortStatistics,
+    Qp,
+    QpAttr,
+    QpInit,
+    QpNotifier,
+    RecvWr,
+    SendWr,
+    Sge,
+    Srq,
+    SrqAttr,
+    SrqChange,
+    SrqInit,
+    SrqNotifier,
+    Ucontext,
+    WcSink, //
 };
 use crate::{
     udata::Udata,
@@ -344,6 +323,28 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ///
     /// Process, may sleep.
     fn destroy_qp(qp: &Qp<Self>);
+
+    /// Attaches a datagram queue pair to a multicast group: as often as it will be detached.
+    ///
+    /// # Context
+    ///
+    /// Process, may sleep; several threads at once. RTNL is not held.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if `gid` is no multicast address; any other.
+    fn attach_mcast(qp: &Qp<Self>, gid: [u8; 16]) -> Result;
+
+    /// Detaches a queue pair from a group, before it is destroyed: it gets nothing more of it then.
+    ///
+    /// # Context
+    ///
+    /// As [`Self::attach_mcast`].
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is not attached; no other.
+    fn detach_mcast(qp: &Qp<Self>, gid: [u8; 16]) -> Result;
 
     /// Creates a shared receive queue, for a user program if there is a `context`.
     ///

@@ -10,6 +10,7 @@ use super::{
     cq,
     device,
     mad,
+    mcast,
     mr,
     mw,
     parent,
@@ -57,6 +58,7 @@ impl<D: Driver> Ops<D> {
         } else {
             Some(stats::VTable::<D>::alloc_hw_port_stats)
         },
+        attach_mcast: Some(mcast::VTable::<D>::attach),
         advise_mr: Some(mr::VTable::<D>::advise),
         alloc_mr: Some(mr::VTable::<D>::alloc),
         alloc_mw: Some(mw::VTable::<D>::alloc),
@@ -72,6 +74,7 @@ impl<D: Driver> Ops<D> {
         dealloc_pd: Some(pd::VTable::<D>::dealloc),
         dealloc_ucontext: Some(ucontext::VTable::<D>::dealloc),
         dereg_mr: Some(mr::VTable::<D>::dereg),
+        detach_mcast: Some(mcast::VTable::<D>::detach),
         destroy_ah: Some(ah::VTable::<D>::destroy),
         destroy_cq: Some(cq::VTable::<D>::destroy),
         destroy_qp: Some(qp::VTable::<D>::destroy),

@@ -37,6 +37,10 @@ pub(crate) mod limits {
     pub(crate) const MAX_FAST_PAGES: u32 = 512;
     pub(crate) const MAX_PD: u32 = 1 << 20;
     pub(crate) const MAX_AH: u32 = 1 << 16;
+    pub(crate) const MAX_GROUPS: u32 = 1 << 10;
+    pub(crate) const MAX_GROUP_MEMBERS: u32 = 1 << 8;
+    /// Members of all groups together.
+    pub(crate) const MAX_ATTACHED: u32 = 1 << 13;
     pub(crate) const GID_TABLE: u32 = 1024;
 
     /// How many objects of a kind a device may have: `most`, or fewer if the module was loaded so.
@@ -77,6 +81,9 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
         max_res_rd_atom: u32::from(MAX_RD_ATOMIC).saturating_mul(limits::objects(limits::MAX_QP)),
         max_qp_init_rd_atom: u32::from(MAX_RD_ATOMIC),
         atomic_cap: AtomicCap::Glob,
+        max_mcast_grp: limits::MAX_GROUPS,
+        max_mcast_qp_attach: limits::MAX_GROUP_MEMBERS,
+        max_total_mcast_qp_attach: limits::MAX_ATTACHED,
         max_ah: limits::objects(limits::MAX_AH),
         max_srq: limits::objects(limits::MAX_SRQ),
         max_srq_wr: limits::MAX_SRQ_WR,

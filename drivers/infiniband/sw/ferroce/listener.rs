@@ -9,6 +9,7 @@
 
 use crate::{
     counters::PortCounter,
+    crc::FlowCrc,
     port::Port, //
 };
 use kernel::{
@@ -30,9 +31,12 @@ use rdma::{
     },
     sync::RcuMap, //
 };
-use roce::wire::{
-    Packet,
-    UDP_PORT, //
+use roce::{
+    types::Qpn,
+    wire::{
+        Packet,
+        UDP_PORT, //
+    }, //
 };
 
 /// Ports of one network namespace, by the index of their network interface.
@@ -63,9 +67,9 @@ impl Listener {
     }
 
     /// The port that a packet belongs to: that of the interface it came in on, or below a VLAN, or
-    /// if it went through the loopback interface, that of the address it is sent to.
+    /// if it went through the loopback interface to an address, that which has the address.
     fn port<'g>(&'g self, rcu: &'g rcu::Guard, packet: &RxPacket) -> Option<ArcBorrow<'g, Port>> {
-        let ifindex = if packet.on_loopback() {
+        let ifindex = if packet.on_loopback() && !packet.ip().is_multicast() {
             packet.owner_ifindex()?
         } else {
             packet.real_ifindex()
@@ -99,6 +103,16 @@ fn dispatch(port: &Port, rcu: &rcu::Guard, mut packet: RxPacket) {
                 continue;
             }
         };
+        let to_group = parsed.bth.dest_qp == Qpn::MULTICAST;
+        if to_group || packet.ip().is_multicast() {
+            if to_group {
+                copy_to_members(port, rcu, &packet, bytes, &parsed);
+            } else {
+                counters.add(PortCounter::DropBadAddress, 1);
+            }
+            packet.skip(1);
+            continue;
+        }
         let Some(qp) = port.qps.get(rcu, parsed.bth.dest_qp.get()) else {
             counters.add(PortCounter::DropNoQp, 1);
             packet.skip(1);
@@ -108,6 +122,36 @@ fn dispatch(port: &Port, rcu: &rcu::Guard, mut packet: RxPacket) {
             Some(rest) => packet = rest,
             None => return,
         }
+    }
+}
+
+/// Hands the first datagram of `packet`, which is for a multicast group, to those who are attached to
+/// it. What its headers say is looked at by each of them.
+fn copy_to_members(
+    port: &Port,
+    rcu: &rcu::Guard,
+    packet: &RxPacket,
+    bytes: &[u8],
+    parsed: &Packet,
+) {
+    let counters = &port.counters;
+    let Some(address) = packet.ip().group() else {
+        counters.add(PortCounter::DropBadAddress, 1);
+        return;
+    };
+    let Some(group) = port.groups.get(rcu, address) else {
+        counters.add(PortCounter::DropNoGroup, 1);
+        return;
+    };
+    if !FlowCrc::new(packet.ip(), packet.udp()).matches(bytes, packet.first_id()) {
+        counters.add(PortCounter::DropBadIcrc, 1);
+        return;
+    }
+    counters.add(PortCounter::ReceivedPackets, 1);
+    counters.add(PortCounter::ReceivedBytes, bytes.len() as u64);
+    counters.add(PortCounter::ReceivedMulticast, 1);
+    for member in group.members(rcu) {
+        member.qp.receive_copy(packet, bytes, parsed);
     }
 }
 

@@ -21,6 +21,7 @@ mod crc;
 mod device;
 mod error;
 mod fifo;
+mod groups;
 mod link;
 mod listener;
 mod port;

@@ -10,6 +10,7 @@ use crate::{
     address::AddressHandle,
     counters::Counters,
     device::limits,
+    groups::Groups,
     listener::{
         Listener,
         Listeners, //
@@ -35,6 +36,7 @@ use rdma::{
     net::{
         Flow,
         FlowKey,
+        MulticastAddr,
         NetDevice,
         SegmentPool, //
     },
@@ -66,6 +68,9 @@ pub(crate) struct Port {
     /// Address handles of user space by number.
     #[pin]
     pub(crate) addresses: RcuMap<AddressHandle>,
+    /// Multicast groups that queue pairs are attached to.
+    #[pin]
+    pub(crate) groups: Groups,
     /// Numbers of QPs. They start anywhere and come round again after all others, so that late
     /// packets, and peers whose connection manager still waits for them (TimeWait, IBTA 12.9.8.4),
     /// do not meet a new owner; not even that of a device that was made anew.
@@ -121,6 +126,7 @@ impl Port {
                 qps <- RcuMap::new(10),
                 regions <- RcuMap::new(10),
                 addresses <- RcuMap::new(6),
+                groups <- Groups::new(),
                 // QP1 has a number of its own.
                 qp_numbers <- IdPool::starting_at(
                     Qpn::new(rdma::time::random_u32()).get(),
@@ -217,6 +223,11 @@ impl Port {
     /// `ENODEV` if the port is closed.
     pub(crate) fn flow(&self, av: &AddressVector, local: Qpn, remote: Qpn) -> Result<Flow> {
         let netdev = self.netdev().ok_or(ENODEV)?;
+        let hop_limit = match av.hop_limit {
+            // To InfiniBand this is what does not leave the subnet, to IP what does not leave the host.
+            0 if MulticastAddr::from_mapped(&av.dgid).is_some() => 1,
+            limit => limit,
+        };
         Flow::new(
             &netdev,
             FlowKey {
@@ -226,7 +237,7 @@ impl Port {
                 sport: source_port(av.flow_label, local, remote),
                 dport: roce::wire::UDP_PORT,
                 tclass: av.traffic_class,
-                hop_limit: av.hop_limit,
+                hop_limit,
                 flow_label: av.flow_label,
                 oif: av.ifindex,
             },

@@ -27,6 +27,7 @@ mod world;
 
 use crate::{
     completion::CompletionQueue,
+    counters::PortCounter,
     error::errno,
     port::Port,
     posted::Posted,
@@ -38,6 +39,7 @@ use fault::{
     Faults,
     Pager, //
 };
+use inbound::Inbound;
 use kernel::{
     prelude::*,
     sync::{
@@ -84,6 +86,7 @@ use roce::{
         Instant,
         Qpn, //
     },
+    wire::Packet,
     wqe::SendWqe, //
 };
 use sends::Slots;
@@ -326,6 +329,26 @@ impl QueuePair {
             return None;
         }
         Some(packet)
+    }
+
+    /// Takes in a copy of the first datagram of a packet, which is for a group that this QP is attached
+    /// to: `bytes`, of which `parsed` was made, with the right ICRC.
+    ///
+    /// # Context
+    ///
+    /// Softirq.
+    pub(crate) fn receive_copy(&self, packet: &RxPacket, bytes: &[u8], parsed: &Packet) {
+        let waits = self.drive_steps(BUDGET_INLINE, |steps| {
+            steps.io.company.heard();
+            let inbound = Inbound::new(packet, bytes, packet.first_id(), parsed);
+            steps.io.faults.is_stalled() || self.handle(steps, &inbound, now(), parsed)
+        });
+        if waits == Some(true) {
+            match packet.first() {
+                Some(copy) => self.put_aside(copy),
+                None => self.port.counters.add(PortCounter::DropPageFault, 1),
+            }
+        }
     }
 
     /// Changes attributes; `av` is the new primary address vector if the mask has it,

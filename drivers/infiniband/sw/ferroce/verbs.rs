@@ -26,6 +26,7 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
+    net::MulticastAddr,
     sync::Number,
     udata::Udata,
     umem::{
@@ -144,8 +145,7 @@ impl Driver for Ferroce {
     }
 
     fn modify_ah(ah: &Ah<Self>, av: &AddressVector) -> Result {
-        ah.drv().set_vector(*av);
-        Ok(())
+        ah::modify(ah.drv(), av)
     }
 
     fn query_ah(ah: &Ah<Self>) -> AddressVector {
@@ -201,6 +201,18 @@ impl Driver for Ferroce {
 
     fn destroy_qp(qp: &Qp<Self>) {
         qp::destroy(qp.device().drv(), qp.drv());
+    }
+
+    fn attach_mcast(qp: &Qp<Self>, gid: [u8; 16]) -> Result {
+        let group = MulticastAddr::from_mapped(&gid).ok_or(EINVAL)?;
+        let port = qp.device().drv();
+        port.groups.attach(port, qp.drv(), group)
+    }
+
+    fn detach_mcast(qp: &Qp<Self>, gid: [u8; 16]) -> Result {
+        let group = MulticastAddr::from_mapped(&gid).ok_or(EINVAL)?;
+        let port = qp.device().drv();
+        port.groups.detach(port, qp.drv(), group)
     }
 
     fn create_srq(

@@ -94,6 +94,9 @@ impl Qpn {
     /// QP1, the General Services Interface.
     pub const GSI: Self = Self(1);
 
+    /// The destination of datagrams to a multicast group.
+    pub const MULTICAST: Self = Self(0x00ff_ffff);
+
     /// Makes a QPN of the low 24 bits of `value`.
     #[inline]
     pub const fn new(value: u32) -> Self {

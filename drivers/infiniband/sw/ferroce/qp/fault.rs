@@ -49,6 +49,10 @@ use rdma::{
 };
 use roce::{
     env::MemoryError,
+    types::{
+        Instant,
+        Qpn, //
+    },
     wire::Packet, //
 };
 
@@ -285,6 +289,8 @@ impl QueuePair {
         let counters = &self.port.counters;
         let crc = FlowCrc::new(packet.ip(), packet.udp());
         let now = now();
+        let multicast = packet.ip().is_multicast();
+        let addressed = if multicast { Qpn::MULTICAST } else { self.qpn };
         steps.io.company.heard();
         let (mut taken, mut waits) = (0usize, false);
         let (mut packets, mut received) = (0u64, 0u64);
@@ -297,7 +303,7 @@ impl QueuePair {
                     continue;
                 }
             };
-            if parsed.bth.dest_qp != self.qpn {
+            if parsed.bth.dest_qp != addressed {
                 break;
             }
             let id = packet.first_id().wrapping_add(taken as u16);
@@ -307,26 +313,41 @@ impl QueuePair {
                 continue;
             }
             let inbound = Inbound::new(packet, bytes, id, &parsed);
-            let (core, mut world) = steps.next(Some(&inbound));
-            if self.kind.is_datagram() || world.is_from_peer(&inbound) {
-                core.handle_packet(now, &parsed, &mut world);
-            } else {
-                counters.add(PortCounter::DropBadAddress, 1);
-            }
-            if let Some(fault) = world.fault.take() {
-                world.io.faults.stall(fault);
-                waits = true;
+            waits = self.handle(steps, &inbound, now, &parsed);
+            if waits {
                 break;
             }
             taken = taken.wrapping_add(1);
             packets = packets.wrapping_add(1);
             received = received.wrapping_add(bytes.len() as u64);
         }
-        counters.add(PortCounter::ReceivedPackets, packets);
-        counters.add(PortCounter::ReceivedBytes, received);
-        if packet.ip().is_multicast() {
-            counters.add(PortCounter::ReceivedMulticast, packets);
+        // A copy that has waited was counted when it came in.
+        if !multicast {
+            counters.add(PortCounter::ReceivedPackets, packets);
+            counters.add(PortCounter::ReceivedBytes, received);
         }
         (taken, waits)
+    }
+
+    /// Handles one datagram with the right ICRC; returns whether it has to wait for a page.
+    #[inline]
+    pub(super) fn handle(
+        &self,
+        steps: &mut Steps<'_>,
+        inbound: &Inbound<'_>,
+        now: Instant,
+        parsed: &Packet,
+    ) -> bool {
+        let (core, mut world) = steps.next(Some(inbound));
+        if self.kind.is_datagram() || world.is_from_peer(inbound) {
+            core.handle_packet(now, parsed, &mut world);
+        } else {
+            self.port.counters.add(PortCounter::DropBadAddress, 1);
+        }
+        let Some(fault) = world.fault.take() else {
+            return false;
+        };
+        world.io.faults.stall(fault);
+        true
     }
 }

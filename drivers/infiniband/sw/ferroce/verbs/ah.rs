@@ -12,6 +12,7 @@ use kernel::{
     sync::Arc, //
 };
 use rdma::{
+    net::MulticastAddr,
     udata::Udata,
     verbs::{
         AddressVector,
@@ -30,6 +31,7 @@ pub(super) fn create(
     udata: Option<&Udata>,
     sleepable: bool,
 ) -> Result<Arc<AddressHandle>> {
+    check(av)?;
     let flags = if sleepable { GFP_KERNEL } else { GFP_ATOMIC };
     let Some(udata) = udata else {
         return AddressHandle::new(pd.id(), 0, *av, flags);
@@ -48,6 +50,23 @@ pub(super) fn create(
         Ok(handle)
     };
     create().inspect_err(|_: &Error| port.address_numbers.free(number))
+}
+
+/// Changes an address handle.
+pub(super) fn modify(handle: &AddressHandle, av: &AddressVector) -> Result {
+    check(av)?;
+    handle.set_vector(*av);
+    Ok(())
+}
+
+/// Refuses a multicast group of another protocol than the source address: for others the RDMA core
+/// has looked the way up.
+fn check(av: &AddressVector) -> Result {
+    match MulticastAddr::from_mapped(&av.dgid) {
+        Some(MulticastAddr::V4(_)) if !av.v4 => Err(EINVAL),
+        Some(MulticastAddr::V6(_)) if av.v4 => Err(EINVAL),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Ends an address handle. Datagrams that are posted keep theirs.
