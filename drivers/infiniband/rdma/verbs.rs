@@ -11,6 +11,7 @@
 
 mod ah;
 mod attr;
+mod attributes;
 mod cq;
 pub(crate) mod device;
 mod driver;
@@ -20,7 +21,6 @@ mod mr;
 mod mw;
 mod notifier;
 mod ops;
-mod parent;
 mod pd;
 pub mod port;
 mod qp;
@@ -49,6 +49,7 @@ pub use self::{
         QpKind,
         QpState, //
     },
+    attributes::Switch,
     cq::{
         Cq,
         CqInit,

@@ -163,6 +163,8 @@ pub struct Flow {
     /// Spreads flows over queues, without anybody having to look into the packets.
     hash: u32,
     priority: u32,
+    /// The route leads to the loopback device.
+    loopback: bool,
 }
 
 impl Flow {
@@ -189,6 +191,7 @@ impl Flow {
             template,
             cookie: 0,
             headroom: 0,
+            loopback: false,
             priority: u32::from(priority),
         })
     }
@@ -196,6 +199,12 @@ impl Flow {
     /// What the flow was made from.
     pub fn key(&self) -> &FlowKey {
         &self.key
+    }
+
+    /// Whether the packet that was built last goes through the loopback device of its namespace.
+    #[inline]
+    pub fn on_loopback(&self) -> bool {
+        self.loopback
     }
 
     /// The largest UDP payload that the route takes at the moment, in bytes.
@@ -335,6 +344,7 @@ impl Flow {
         let dst = self.route.look_up(&self.key, guard)?;
         self.cookie = dst.cookie(self.key.v4);
         self.headroom = dst.headroom();
+        self.loopback = dst.is_loopback();
         Ok(dst)
     }
 }

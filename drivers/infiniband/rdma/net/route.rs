@@ -264,6 +264,15 @@ impl<'g> Dst<'g> {
         // SAFETY: By the type invariant it is valid.
         link.saturating_add(unsafe { bindings::dst_header_len(self.as_raw()) })
     }
+
+    /// Whether it leads to a loopback device.
+    pub(super) fn is_loopback(&self) -> bool {
+        // SAFETY: By the type invariant it is valid, and the RCU read side lock is held.
+        let dev = unsafe { bindings::dst_dev_rcu(self.as_raw()) };
+        // SAFETY: The device is valid while the RCU read side lock is held.
+        unsafe { NetDevice::from_raw(dev.cast()) }.is_loopback()
+    }
+
     /// How large the trains may be that it takes.
     ///
     /// Only devices without hardware of their own are given trains: they pass them on as they are, or

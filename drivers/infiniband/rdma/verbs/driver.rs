@@ -78,6 +78,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     const PORT_CORE_CAPS: u32;
     /// Names of the counters of the port, in the order of [`Self::read_counters`].
     const COUNTERS: &'static [&'static CStr];
+    /// A switch of its own.
+    const SWITCH: super::Switch<Self>;
 
     /// The driver's part of a device.
     type Device: Send + Sync;
@@ -149,14 +151,12 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// The device has gone: this is the last call for it, and all its objects have been destroyed.
     ///
     /// Called once for each device whose driver's part was initialised, also if its registration
-    /// failed after that. The driver's part is dropped when the last [`ARef`] to the device is.
+    /// failed after that. The driver's part is dropped when the last reference to the device is.
     ///
     /// # Context
     ///
     /// Process, may sleep; the core's lock of unregistration is held, so devices must not be
     /// unregistered here.
-    ///
-    /// [`ARef`]: kernel::sync::aref::ARef
     fn unregistered(device: &Device<Self>);
 
     /// A program has opened the device.

@@ -7,13 +7,13 @@
 
 use super::{
     ah,
+    attributes,
     cq,
     device,
     mad,
     mcast,
     mr,
     mw,
-    parent,
     pd,
     port,
     qp,
@@ -51,7 +51,7 @@ impl<D: Driver> Ops<D> {
         owner: kernel::module::this_module::<D::OwnerModule>().as_ptr(),
         driver_id: D::DRIVER_ID,
         uverbs_abi_ver: D::ABI_VERSION,
-        device_group: parent::GROUP.get(),
+        device_group: attributes::VTable::<D>::GROUP,
 
         alloc_hw_port_stats: if D::COUNTERS.is_empty() {
             None

@@ -96,6 +96,8 @@ pub(crate) struct Port {
     qp_serial: Atomic<u64>,
     /// Code of the MTU that the interface allows.
     mtu: Atomic<u32>,
+    /// Packets carry an ICRC, and only those with the right one are taken.
+    icrc: Atomic<bool>,
     /// What the managers on this host say that the port can do (`PortInfo:CapabilityMask`).
     capabilities: Atomic<u32>,
     listeners: Arc<Listeners>,
@@ -145,6 +147,7 @@ impl Port {
                 ifindex: netdev.ifindex(),
                 qp_serial: Atomic::new(0),
                 mtu: Atomic::new(roce_mtu(netdev.mtu()).code()),
+                icrc: Atomic::new(true),
                 capabilities: Atomic::new(0),
                 listeners,
                 netdev <- rdma::new_spinlock_irqsave!(Some(netdev.into()), "ferroce_netdev"),
@@ -189,6 +192,16 @@ impl Port {
     /// The largest MTU whose packets fit the interface.
     pub(crate) fn mtu(&self) -> Mtu {
         Mtu::from_code(self.mtu.load(Relaxed)).unwrap_or(Mtu::M256)
+    }
+
+    /// Whether packets carry an ICRC, and only those with the right one are taken.
+    pub(crate) fn uses_icrc(&self) -> bool {
+        self.icrc.load(Relaxed)
+    }
+
+    /// Switches the ICRC on or off.
+    pub(crate) fn use_icrc(&self, on: bool) {
+        self.icrc.store(on, Relaxed);
     }
 
     /// What the port can do, as its managers say.

@@ -68,6 +68,7 @@ use rdma::{
         SrqChange,
         SrqInit,
         SrqNotifier,
+        Switch,
         Ucontext,
         WcSink, //
     }, //
@@ -84,6 +85,11 @@ impl Driver for Ferroce {
     const GID_TABLE_LEN: u32 = device::limits::GID_TABLE;
     const PORT_CORE_CAPS: u32 = rdma::verbs::port::CORE_ROCE_UDP_ENCAP;
     const COUNTERS: &'static [&'static CStr] = &counters::NAMES;
+    const SWITCH: Switch<Self> = Switch {
+        name: c"icrc",
+        get: |device| device.drv().uses_icrc(),
+        set: |device, on| device.drv().use_icrc(on),
+    };
 
     type Device = Arc<Port>;
     type Ucontext = ();

@@ -19,6 +19,7 @@ use crate::{
         RKey, //
     },
     wire::{
+        self,
         Aeth,
         AtomicEth,
         Bth,
@@ -35,7 +36,7 @@ use crate::{
 };
 
 /// The most bytes of BTH and extension headers that one of our packets carries.
-pub const MAX_HEADER: usize = 64;
+pub const MAX_HEADER: usize = wire::MAX_HEADER_LEN;
 
 /// Where the payload of a run comes from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -13,15 +13,19 @@ use rdma::{
     net::Flow,
     verbs::AddressVector, //
 };
-use roce::types::Qpn;
+use roce::{
+    types::Qpn,
+    wire::ICRC_LEN, //
+};
 
-/// So many addresses of datagrams have their ways kept.
+/// So many addresses of datagrams have their ways kept; a power of two.
 const ADDRESSES: usize = 16;
+const _: () = assert!(ADDRESSES.is_power_of_two());
 
 /// A way.
 pub(super) struct Lane {
     pub(super) flow: Flow,
-    pub(super) crc: FlowCrc,
+    crc: FlowCrc,
     /// It leads to many.
     pub(super) multicast: bool,
     /// No two ways of one QP have the same number.
@@ -43,6 +47,20 @@ impl Lane {
             number: 0,
             flow,
         })
+    }
+}
+
+impl Lane {
+    /// Writes the last four bytes of a packet's UDP payload: its ICRC, or nothing where nobody
+    /// looks at one: without `icrc`, and if the packet does not leave this host. `id` is the IPv4
+    /// identification that it goes out with.
+    #[inline]
+    pub(super) fn seal(&self, payload: &mut [u8], id: u16, icrc: bool) {
+        if icrc && !self.flow.on_loopback() {
+            self.crc.seal(payload, id);
+        } else if let Some(tail) = payload.last_chunk_mut::<ICRC_LEN>() {
+            *tail = [0; ICRC_LEN];
+        }
     }
 }
 
@@ -97,7 +115,7 @@ impl Lanes {
         }
         let mut lane = make()?;
         lane.number = self.added;
-        let at = (self.added % ADDRESSES as u64) as usize;
+        let at = self.added as usize & ADDRESSES.wrapping_sub(1);
         match self.addresses.get_mut(at) {
             Some(entry) => *entry = (*av, lane),
             None => self

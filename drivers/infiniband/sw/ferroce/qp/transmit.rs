@@ -61,6 +61,8 @@ pub(super) struct Turn {
     train: Option<TxTrain>,
     /// The number of the way that the train goes.
     lane: u64,
+    /// Packets get an ICRC.
+    icrc: bool,
     /// Packets in both.
     count: u32,
     /// Runs with the number of their packets in both.
@@ -75,6 +77,7 @@ impl Turn {
             queue: TxQueue::new(),
             train: None,
             lane: 0,
+            icrc: true,
             count: 0,
             // Not a constant array: all of that would be copied, not only the tags.
             runs: core::array::from_fn(|_| None),
@@ -104,6 +107,7 @@ impl Turn {
         if world.io.faults.holds_transmission() {
             return;
         }
+        self.icrc = world.qp.port.uses_icrc();
         let mut bytes = 0u32;
         for number in 0..TURN_RUNS {
             let full = core.path_mtu().packets(TURN_BYTES.saturating_sub(bytes));
@@ -190,7 +194,7 @@ impl Turn {
             if let Some(mut segment) = world.qp.port.segments.take(length as u32) {
                 write(world, run, &packet, segment.bytes_mut())?;
                 let id = train.segments() as u16;
-                lane(world, way)?.crc.seal(segment.bytes_mut(), id);
+                lane(world, way)?.seal(segment.bytes_mut(), id, self.icrc);
                 return train.push(segment).map_err(BuildError::Network);
             }
             self.close_train();
@@ -200,7 +204,7 @@ impl Turn {
             .build(length)
             .map_err(BuildError::Network)?;
         write(world, run, &packet, buffer.payload_mut())?;
-        lane(world, way)?.crc.seal(buffer.payload_mut(), 0);
+        lane(world, way)?.seal(buffer.payload_mut(), 0, self.icrc);
         self.multicast |= u64::from(multicast).wrapping_shl(self.count);
         self.queue.push(buffer);
         Ok(())
@@ -313,9 +317,9 @@ fn write(
         header.copy_from_slice(from);
     }
     read_payload(world, run, packet.payload_offset, payload).map_err(BuildError::Memory)?;
-    if let Some(pad) = rest.get_mut(..usize::from(packet.pad)) {
-        pad.fill(0);
-    }
+    // Not a call for none or three bytes.
+    let pad = rest.iter_mut().take(usize::from(packet.pad));
+    pad.for_each(|byte| *byte = 0);
     Ok(())
 }
 

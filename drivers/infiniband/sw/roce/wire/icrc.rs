@@ -69,6 +69,9 @@ pub fn pseudo_v6<C: Crc32>(ip: &[u8; 40], udp: &[u8; 8]) -> u32 {
     C::update(crc, &[s0, s1, d0, d1, n0, n1, 0xff, 0xff])
 }
 
+/// The place in the BTH of the byte that enters the ICRC as ones.
+pub const MASKED_IN_BTH: usize = 4;
+
 /// The BTH as it enters the ICRC.
 #[inline]
 pub const fn mask_bth(bth: &[u8; 12]) -> [u8; 12] {
