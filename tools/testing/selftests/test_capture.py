@@ -219,11 +219,6 @@ def test_large_transfers(bed, ip):
         assert writes == data and reads == data
 
 
-def set_icrc(host, on):
-    with open(f"/sys/class/infiniband/{host.dev}/icrc", "w", encoding="ascii") as f:
-        f.write(on)
-
-
 @pytest.mark.differs_on_rxe("has no such switch")
 def test_icrc_can_be_switched_off(bed):
     """Then packets carry none and none is looked at; a side where it is on takes nothing from one where it is off."""
@@ -232,19 +227,19 @@ def test_icrc_can_be_switched_off(bed):
         with pair(bed.h1.dev, bed.h2.dev, kind=e.IBV_QPT_UC) as (a, b):
             a.mr.write(data, 10000, 0)
             b.recv(0, 10000)
-            set_icrc(bed.h1, "0")
+            bed.h1.set_icrc("0")
             bad = bed.h2.counters()["drop_bad_icrc"]
             a.send(0, 100)
             assert a.done() == OK
             b.nothing(0.2)
             assert bed.h2.counters()["drop_bad_icrc"] == bad + 1
-            set_icrc(bed.h2, "n")
+            bed.h2.set_icrc("n")
             with capture(bed.h2, bed.h1) as cap:
                 a.send(0, 10000)
                 assert (a.done(), b.done()) == (OK, OK)
             assert b.mr.read(10000, 0) == data
             assert cap.packets and all(p.icrc == bytes(4) for p in cap.packets), cap.listing()
-            set_icrc(bed.h1, "1")
+            bed.h1.set_icrc("1")
             b.recv(0, 10000)
             with capture(bed.h2, bed.h1) as cap:
                 a.send(0, 5000)
@@ -252,8 +247,8 @@ def test_icrc_can_be_switched_off(bed):
             assert cap.checked()
             assert bed.h2.counters()["drop_bad_icrc"] == bad + 1
             with pytest.raises(OSError):
-                set_icrc(bed.h1, "2x")
+                bed.h1.set_icrc("2x")
     finally:
-        set_icrc(bed.h1, "1")
-        set_icrc(bed.h2, "1")
+        bed.h1.set_icrc("1")
+        bed.h2.set_icrc("1")
     assert open(f"/sys/class/infiniband/{bed.h2.dev}/icrc", encoding="ascii").read() == "1\n"

@@ -112,6 +112,19 @@ def test_each_member_gets_a_copy(bed, ip):
         address.close()
 
 
+@pytest.fixture
+def without_icrc(bed):
+    for host in bed.hosts:
+        host.set_icrc("0")
+    yield
+    for host in bed.hosts:
+        host.set_icrc("1")
+
+
+def test_without_icrc(bed, without_icrc):
+    test_many_with_one_call(bed, 4)
+
+
 @BOTH
 def test_many_with_one_call(bed, ip):
     """Datagrams that may share a buffer on their way: each member gets each of them once, on both hosts."""

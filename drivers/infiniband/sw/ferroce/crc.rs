@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The invariant CRC of packets, with the kernel's CRC32.
 
-use rdma::net::IpHeader;
+use crate::port::Port;
+use rdma::net::{
+    IpHeader,
+    RxPacket, //
+};
 use roce::wire::{
     icrc::{
         self,
@@ -32,6 +36,13 @@ impl FlowCrc {
             IpHeader::V4(ip) => icrc::Flow::v4::<KernelCrc>(ip, udp),
             IpHeader::V6(ip) => icrc::Flow::v6::<KernelCrc>(ip, udp),
         })
+    }
+
+    /// The flow that `packet` belongs to, if packets of it have an ICRC: those that have not left this
+    /// host have none, nor those of a `port` where it is switched off.
+    pub(crate) fn of(port: &Port, packet: &RxPacket) -> Option<Self> {
+        let has_icrc = !packet.on_loopback() && port.uses_icrc();
+        has_icrc.then(|| Self::new(packet.ip(), packet.udp()))
     }
 
     /// Writes the ICRC in the last four bytes of a packet's UDP payload. `id` is the IPv4

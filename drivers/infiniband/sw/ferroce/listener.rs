@@ -143,7 +143,8 @@ fn copy_to_members(
         counters.add(PortCounter::DropNoGroup, 1);
         return;
     };
-    if !FlowCrc::new(packet.ip(), packet.udp()).matches(bytes, packet.first_id()) {
+    let crc = FlowCrc::of(port, packet);
+    if crc.is_some_and(|crc| !crc.matches(bytes, packet.first_id())) {
         counters.add(PortCounter::DropBadIcrc, 1);
         return;
     }

@@ -287,9 +287,7 @@ impl QueuePair {
     /// one that has to wait for a page. Returns how many were handled, and whether one has to wait.
     pub(super) fn take_in(&self, steps: &mut Steps<'_>, packet: &RxPacket) -> (usize, bool) {
         let counters = &self.port.counters;
-        // What has not left this host has none.
-        let has_icrc = !packet.on_loopback() && self.port.uses_icrc();
-        let crc = has_icrc.then(|| FlowCrc::new(packet.ip(), packet.udp()));
+        let crc = FlowCrc::of(&self.port, packet);
         let now = now();
         let multicast = packet.ip().is_multicast();
         let addressed = if multicast { Qpn::MULTICAST } else { self.qpn };
