@@ -7,7 +7,7 @@ import contextlib
 import pyverbs.enums as e
 import pytest
 
-from impair import drop_every, dropped, lossy, short_queue, single_packets
+from impair import NETEM, drop_every, dropped, lossy, short_queue, single_packets
 from testbed import Testbed
 from transfer import SLOTS, burst, transfer
 from verbs import OK, pair, pattern, status_name
@@ -30,10 +30,12 @@ def test_64_mib(bed, op, ip):
     """Over IPv4 single packets get lost, over IPv6 whole trains of them."""
     total = 64 * MIB if ip == 4 else 16 * MIB
     single = single_packets() if ip == 4 else contextlib.nullcontext()
-    with pair(bed.h1.dev, bed.h2.dev, ip, length=SLOTS * MIB, connect={"mtu": 4096}) as (a, b), single, lossy(bed):
+    # A few hundred trains, of which one in a hundred might well be none.
+    words = NETEM if ip == 4 else NETEM.replace("loss 1%", "loss 5%")
+    with pair(bed.h1.dev, bed.h2.dev, ip, length=SLOTS * MIB, connect={"mtu": 4096}) as (a, b), single, lossy(bed, words):
         transfer(a, b, op, total, [MIB, MIB - 3, MIB, 300001])
         lost = [dropped(h) for h in bed.hosts]
-        assert all(lost) if ip == 4 else any(lost), lost
+        assert any(lost), lost
 
 
 @pytest.mark.seconds(400)
