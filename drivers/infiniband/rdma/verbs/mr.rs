@@ -89,21 +89,22 @@ unsafe impl<D: Driver> Send for Mr<D> {}
 unsafe impl<D: Driver> Sync for Mr<D> {}
 
 impl<D: Driver> Mr<D> {
-    /// Allocates the region that the driver described.
-    fn create(new: NewMr<impl PinInit<D::Mr, Error>>) -> Result<*mut bindings::ib_mr> {
-        let NewMr { lkey, rkey, init } = new;
+    /// Allocates the region that the driver makes with `make`. The memory first: what the driver has
+    /// made, and perhaps given a key, must not get lost for want of it.
+    fn create<I: PinInit<D::Mr, Error>>(
+        make: impl FnOnce() -> Result<NewMr<I>>,
+    ) -> Result<*mut bindings::ib_mr> {
+        let memory = KBox::<Self>::new_uninit(GFP_KERNEL)?;
+        let NewMr { lkey, rkey, init } = make()?;
         let ib = Opaque::<bindings::ib_mr>::zeroed();
         // SAFETY: `ib` is our own, and zeroes are valid for it.
         unsafe { (*ib.get()).lkey = lkey };
         // SAFETY: As above.
         unsafe { (*ib.get()).rkey = rkey };
-        let this = KBox::pin_init(
-            try_pin_init!(Self {
-                ib,
-                drv <- init,
-            }? Error),
-            GFP_KERNEL,
-        )?;
+        let this = memory.write_pin_init(try_pin_init!(Self {
+            ib,
+            drv <- init,
+        }? Error))?;
         // SAFETY: C does not move the object.
         Ok(KBox::into_raw(unsafe { Pin::into_inner_unchecked(this) }).cast())
     }
@@ -189,8 +190,7 @@ impl<D: Driver> VTable<D> {
                 // CAST: C keeps flags in an `int`.
                 access: access as u32,
             };
-            let new = D::reg_user_mr(pd, context, &attr)?;
-            Mr::<D>::create(new)
+            Mr::<D>::create(|| D::reg_user_mr(pd, context, &attr))
         };
         create().unwrap_or_else(|e| e.to_ptr())
     }
@@ -223,8 +223,7 @@ impl<D: Driver> VTable<D> {
                 // CAST: C keeps flags in an `int`.
                 access: access as u32,
             };
-            let new = D::reg_dma_buf_mr(pd, fd, &attr)?;
-            Mr::<D>::create(new)
+            Mr::<D>::create(|| D::reg_dma_buf_mr(pd, fd, &attr))
         };
         create().unwrap_or_else(|e| e.to_ptr())
     }
@@ -292,8 +291,7 @@ impl<D: Driver> VTable<D> {
         // that user's.
         let memory = unsafe { KernelMemory::new() };
         // CAST: C keeps flags in an `int`.
-        let create = || Mr::<D>::create(D::get_dma_mr(pd, access as u32, memory)?);
-        create().unwrap_or_else(|e| e.to_ptr())
+        Mr::<D>::create(|| D::get_dma_mr(pd, access as u32, memory)).unwrap_or_else(|e| e.to_ptr())
     }
 
     /// `ib_device_ops.alloc_mr`.
@@ -314,7 +312,7 @@ impl<D: Driver> VTable<D> {
             let pd = unsafe { Pd::<D>::from_raw(pd) };
             // SAFETY: As in `get_dma`; what is in the list are addresses of that user's.
             let memory = unsafe { KernelMemory::new() };
-            Mr::<D>::create(D::alloc_mr(pd, max_num_sg, memory)?)
+            Mr::<D>::create(|| D::alloc_mr(pd, max_num_sg, memory))
         };
         create().unwrap_or_else(|e| e.to_ptr())
     }
