@@ -6,7 +6,7 @@ import os
 import re
 
 COMPLAINT = re.compile(
-    r"WARNING:|BUG:|Oops|Call Trace|general protection|KASAN|KCSAN|UBSAN|kmemleak(?!: Cannot allocate)|refcount_t|"
+    r"WARNING:|BUG:|Oops|Call Trace|general protection|KASAN|KCSAN|UBSAN|kmemleak(?!: Cannot allocate a scan area)|refcount_t|"
     r"possible (?:recursive|circular) locking|inconsistent lock state|INFO: task .* blocked|rcu: INFO|"
     r"soft lockup|hard LOCKUP|scheduling while atomic|sleeping function called|unregister_netdevice: waiting|"
     r"Objects remaining|ODEBUG|page allocation failure|rust_kernel: panicked|stack-protector")
