@@ -37,10 +37,7 @@ impl<'a> IpHeader<'a> {
     /// Whether the destination is a multicast address.
     #[inline]
     pub fn is_multicast(&self) -> bool {
-        match self {
-            Self::V4(bytes) => bytes[16] & 0xf0 == 0xe0,
-            Self::V6(bytes) => bytes[24] == 0xff,
-        }
+        self.group().is_some()
     }
 
     /// The destination, if it is a multicast address.

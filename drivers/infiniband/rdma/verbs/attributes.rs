@@ -13,10 +13,7 @@ use super::{
     Driver, //
 };
 use crate::bindings;
-use core::{
-    cell::UnsafeCell,
-    marker::PhantomData, //
-};
+use core::marker::PhantomData;
 use kernel::{
     prelude::*,
     str::CStr, //
@@ -32,35 +29,23 @@ pub struct Switch<D: Driver> {
     pub set: fn(&Device<D>, bool),
 }
 
-/// A static that C has a pointer to.
-#[repr(transparent)]
-struct Static<T>(UnsafeCell<T>);
+/// The attributes of devices of driver `D`.
+pub(super) struct VTable<D: Driver>(PhantomData<D>);
 
-// SAFETY: Only C has access, and synchronises it.
-unsafe impl<T> Sync for Static<T> {}
-
-impl<T> Static<T> {
-    const fn get(&'static self) -> *mut T {
-        self.0.get()
-    }
-}
-
-#[allow(clippy::needless_update, reason = "with lockdep there are more fields")]
-static PARENT: Static<bindings::device_attribute> =
-    Static(UnsafeCell::new(bindings::device_attribute {
+impl<D: Driver> VTable<D> {
+    #[allow(clippy::needless_update, reason = "with lockdep there are more fields")]
+    const PARENT: &'static bindings::device_attribute = &bindings::device_attribute {
         attr: bindings::attribute {
             name: c"parent".to_bytes_with_nul().as_ptr(),
             mode: 0o444,
             ..pin_init::zeroed()
         },
-        __bindgen_anon_1: bindings::device_attribute__bindgen_ty_1 { show: Some(show) },
+        __bindgen_anon_1: bindings::device_attribute__bindgen_ty_1 {
+            show: Some(Self::show_parent),
+        },
         ..pin_init::zeroed()
-    }));
+    };
 
-/// The attributes of devices of driver `D`.
-pub(super) struct VTable<D: Driver>(PhantomData<D>);
-
-impl<D: Driver> VTable<D> {
     #[allow(clippy::needless_update, reason = "with lockdep there are more fields")]
     const SWITCH: &'static bindings::device_attribute = &bindings::device_attribute {
         attr: bindings::attribute {
@@ -69,16 +54,16 @@ impl<D: Driver> VTable<D> {
             ..pin_init::zeroed()
         },
         __bindgen_anon_1: bindings::device_attribute__bindgen_ty_1 {
-            show: Some(Self::show),
+            show: Some(Self::show_switch),
         },
         __bindgen_anon_2: bindings::device_attribute__bindgen_ty_2 {
-            store: Some(Self::store),
+            store: Some(Self::store_switch),
         },
     };
 
     const ATTRS: &'static [*mut bindings::attribute; 3] = &[
-        PARENT.get().cast(),
         // C does not write to attributes.
+        core::ptr::from_ref(Self::PARENT).cast_mut().cast(),
         core::ptr::from_ref(Self::SWITCH).cast_mut().cast(),
         core::ptr::null_mut(),
     ];
@@ -91,13 +76,41 @@ impl<D: Driver> VTable<D> {
         ..pin_init::zeroed()
     };
 
-    /// Shows the switch.
+    /// Shows the name of the network interface.
     ///
     /// # Safety
     ///
     /// As called by `drivers/base/core.c:dev_attr_show` for a device of the RDMA core of this driver:
     /// `dev` is live, and `buf` is a page.
-    unsafe extern "C" fn show(
+    unsafe extern "C" fn show_parent(
+        dev: *mut bindings::device,
+        _attr: *mut bindings::device_attribute,
+        buf: *mut kernel::ffi::c_char,
+    ) -> isize {
+        // SAFETY: By the safety requirement.
+        let device = unsafe { Self::device(dev) };
+        // SAFETY: The device is live.
+        let netdev = unsafe { bindings::ib_device_get_netdev(device.as_raw(), PORT) };
+        if netdev.is_null() {
+            // CAST: A small number.
+            return ENODEV.to_errno() as isize;
+        }
+        // SAFETY: `netdev` is referenced since `ib_device_get_netdev`.
+        let name = unsafe { bindings::rdma_netdev_name(netdev) };
+        // SAFETY: `buf` is a page, and the name ends with a nul, which renaming leaves alone.
+        let len = unsafe { bindings::sysfs_emit(buf, c"%s\n".to_bytes_with_nul().as_ptr(), name) };
+        // SAFETY: This puts the reference of `ib_device_get_netdev`.
+        unsafe { bindings::rdma_dev_put(netdev) };
+        // CAST: At most a page.
+        len as isize
+    }
+
+    /// Shows the switch.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::show_parent`].
+    unsafe extern "C" fn show_switch(
         dev: *mut bindings::device,
         _attr: *mut bindings::device_attribute,
         buf: *mut kernel::ffi::c_char,
@@ -117,7 +130,7 @@ impl<D: Driver> VTable<D> {
     ///
     /// As called by `drivers/base/core.c:dev_attr_store` for a device of the RDMA core of this driver:
     /// `dev` is live, and `buf` a string.
-    unsafe extern "C" fn store(
+    unsafe extern "C" fn store_switch(
         dev: *mut bindings::device,
         _attr: *mut bindings::device_attribute,
         buf: *const kernel::ffi::c_char,
@@ -149,33 +162,4 @@ impl<D: Driver> VTable<D> {
         // part does.
         unsafe { Device::from_raw(ib) }
     }
-}
-
-/// Shows the name.
-///
-/// # Safety
-///
-/// As called by `drivers/base/core.c:dev_attr_show` for a device of the RDMA core: `dev` is live, and
-/// `buf` is a page.
-unsafe extern "C" fn show(
-    dev: *mut bindings::device,
-    _attr: *mut bindings::device_attribute,
-    buf: *mut kernel::ffi::c_char,
-) -> isize {
-    // SAFETY: `dev` belongs to a device of the RDMA core by the safety requirement.
-    let ib = unsafe { bindings::rdma_device_to_ibdev(dev) };
-    // SAFETY: `ib` is live as long as `dev`.
-    let netdev = unsafe { bindings::ib_device_get_netdev(ib, PORT) };
-    if netdev.is_null() {
-        // CAST: A small number.
-        return ENODEV.to_errno() as isize;
-    }
-    // SAFETY: `netdev` is referenced since `ib_device_get_netdev`.
-    let name = unsafe { bindings::rdma_netdev_name(netdev) };
-    // SAFETY: `buf` is a page, and the name ends with a nul, which renaming leaves alone.
-    let len = unsafe { bindings::sysfs_emit(buf, c"%s\n".to_bytes_with_nul().as_ptr(), name) };
-    // SAFETY: This puts the reference of `ib_device_get_netdev`.
-    unsafe { bindings::rdma_dev_put(netdev) };
-    // CAST: At most a page.
-    len as isize
 }

@@ -30,13 +30,8 @@ impl<D: Driver> VTable<D> {
         gid: *mut bindings::ib_gid,
         _lid: u16,
     ) -> c_int {
-        from_result(|| {
-            // SAFETY: `gid` is valid by the safety requirement; all bytes of a GID are initialised.
-            let gid = unsafe { (*gid).raw };
-            // SAFETY: `qp` is live by the safety requirement.
-            D::attach_mcast(unsafe { Qp::<D>::from_raw(qp) }, gid)?;
-            Ok(0)
-        })
+        // SAFETY: By the safety requirement.
+        unsafe { Self::call(qp, gid, D::attach_mcast) }
     }
 
     /// `ib_device_ops.detach_mcast`.
@@ -49,12 +44,22 @@ impl<D: Driver> VTable<D> {
         gid: *mut bindings::ib_gid,
         _lid: u16,
     ) -> c_int {
-        from_result(|| {
-            // SAFETY: `gid` is valid by the safety requirement; all bytes of a GID are initialised.
-            let gid = unsafe { (*gid).raw };
-            // SAFETY: `qp` is live by the safety requirement.
-            D::detach_mcast(unsafe { Qp::<D>::from_raw(qp) }, gid)?;
-            Ok(0)
-        })
+        // SAFETY: By the safety requirement.
+        unsafe { Self::call(qp, gid, D::detach_mcast) }
+    }
+
+    /// # Safety
+    ///
+    /// `qp` must be live, and `gid` valid.
+    unsafe fn call(
+        qp: *mut bindings::ib_qp,
+        gid: *mut bindings::ib_gid,
+        method: fn(&Qp<D>, [u8; 16]) -> Result,
+    ) -> c_int {
+        // SAFETY: `gid` is valid by the safety requirement; all bytes of a GID are initialised.
+        let gid = unsafe { (*gid).raw };
+        // SAFETY: `qp` is live by the safety requirement.
+        let qp = unsafe { Qp::<D>::from_raw(qp) };
+        from_result(|| method(qp, gid).map(|()| 0))
     }
 }

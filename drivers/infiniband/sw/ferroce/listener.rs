@@ -24,6 +24,7 @@ use kernel::{
 };
 use rdma::{
     net::{
+        MulticastAddr,
         NetDevice,
         RxPacket,
         UdpPort,
@@ -103,12 +104,12 @@ fn dispatch(port: &Port, rcu: &rcu::Guard, mut packet: RxPacket) {
                 continue;
             }
         };
+        let address = packet.ip().group();
         let to_group = parsed.bth.dest_qp == Qpn::MULTICAST;
-        if to_group || packet.ip().is_multicast() {
-            if to_group {
-                copy_to_members(port, rcu, &packet, bytes, &parsed);
-            } else {
-                counters.add(PortCounter::DropBadAddress, 1);
+        if to_group || address.is_some() {
+            match address.filter(|_| to_group) {
+                Some(address) => copy_to_members(port, rcu, address, &packet, bytes, &parsed),
+                None => counters.add(PortCounter::DropBadAddress, 1),
             }
             packet.skip(1);
             continue;
@@ -125,20 +126,17 @@ fn dispatch(port: &Port, rcu: &rcu::Guard, mut packet: RxPacket) {
     }
 }
 
-/// Hands the first datagram of `packet`, which is for a multicast group, to those who are attached to
-/// it. What its headers say is looked at by each of them.
+/// Hands the first datagram of `packet`, which is for the multicast group `address`, to those who are
+/// attached to it. What its headers say is looked at by each of them.
 fn copy_to_members(
     port: &Port,
     rcu: &rcu::Guard,
+    address: MulticastAddr,
     packet: &RxPacket,
     bytes: &[u8],
     parsed: &Packet,
 ) {
     let counters = &port.counters;
-    let Some(address) = packet.ip().group() else {
-        counters.add(PortCounter::DropBadAddress, 1);
-        return;
-    };
     let Some(group) = port.groups.get(rcu, address) else {
         counters.add(PortCounter::DropNoGroup, 1);
         return;
