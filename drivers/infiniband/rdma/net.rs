@@ -50,8 +50,8 @@ pub use self::{
     rtnl::Rtnl,
     rx::RxPacket,
     train::{
-        Segment,
         SegmentPool,
+        Segments,
         TxTrain, //
     },
     tx::{

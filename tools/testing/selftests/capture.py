@@ -65,7 +65,8 @@ def capture(host, peer):
     # Whole trains of packets would be captured as one: what is looked at here is what the far end gets.
     for h in (host, peer):
         h.run("ethtool", "-K", h.netdev, "gso", "off", "gro", "off", "tx-udp-segmentation", "off", check=False)
-    job = host.start("tcpdump", "-U", "--immediate-mode", "-i", host.netdev, "-s", "0", "-B", "16384", "-w", path,
+    # Each place in the buffer is as large as the longest packet: the shorter that, the more places.
+    job = host.start("tcpdump", "-U", "--immediate-mode", "-i", host.netdev, "-s", "10000", "-B", "16384", "-w", path,
                      f"udp port {ROCE_PORT} or udp port {MARKER_PORT}")
     job.wait_for("listening on")
     cap = Capture(path)

@@ -288,19 +288,19 @@ unsigned int rust_helper_skb_headlen(const struct sk_buff *skb)
 
 /* Pages for them */
 
-struct page_frag __percpu *rust_helper_alloc_percpu_page_frags(size_t count)
+void __percpu *rust_helper_alloc_percpu(size_t size, size_t align)
 {
-	return __alloc_percpu(array_size(count, sizeof(struct page_frag)), __alignof__(struct page_frag));
+	return __alloc_percpu(size, align);
 }
 
-struct page_frag *rust_helper_this_cpu_page_frag(struct page_frag __percpu *frags)
+void *rust_helper_this_cpu_ptr(void __percpu *ptr)
 {
-	return this_cpu_ptr(frags);
+	return this_cpu_ptr(ptr);
 }
 
-struct page_frag *rust_helper_per_cpu_page_frag(struct page_frag __percpu *frags, u32 cpu)
+void *rust_helper_per_cpu_ptr(void __percpu *ptr, u32 cpu)
 {
-	return per_cpu_ptr(frags, cpu);
+	return per_cpu_ptr(ptr, cpu);
 }
 
 void *rust_helper_page_address(const struct page *page)

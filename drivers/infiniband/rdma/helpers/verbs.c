@@ -8,6 +8,7 @@
 #include <linux/mmu_notifier.h>
 #include <linux/netdevice.h>
 #include <linux/scatterlist.h>
+#include <linux/uaccess.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>
@@ -166,8 +167,20 @@ bool rust_helper_virt_addr_valid(unsigned long addr)
 	return virt_addr_valid((void *)addr);
 }
 
-/* Out of line, so that the compiler of the Rust side cannot look through it: for memory that others change. */
+/*
+ * Out of line, so that the compiler of the Rust side cannot look through it: for memory that others change. Long pieces as
+ * the kernel copies from and to programs: with string instructions, where memcpy() has them on the newest processors only.
+ */
 void rust_helper_copy_opaque(void *dst, const void *src, size_t len)
 {
+#if defined(CONFIG_X86_64) && !defined(CONFIG_UML) && !defined(CONFIG_KASAN) && !defined(CONFIG_KMSAN) && !defined(CONFIG_KCSAN)
+	if (len >= 256) {
+		size_t left = copy_user_generic(dst, src, len);
+
+		/* Only what is not mapped is left over. */
+		WARN_ON_ONCE(left);
+		return;
+	}
+#endif
 	memcpy(dst, src, len);
 }

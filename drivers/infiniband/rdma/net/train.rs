@@ -40,12 +40,36 @@ pub(super) struct TrainLimit {
     pub(super) segments: u32,
 }
 
-/// Blocks of memory that a CPU takes in turn: enough for two trains on their way, so that the memory
-/// of those that have arrived is used again instead of being freed, allocated and zeroed.
-const BLOCKS: usize = 4;
+/// Blocks of memory that a CPU takes in turn: enough for all that a connection has on its way, so that
+/// the memory of those that have arrived is used again instead of being freed, allocated and zeroed.
+const BLOCKS: usize = 40;
 
 /// What a CPU has of a [`SegmentPool`].
-type Blocks = [bindings::page_frag; BLOCKS];
+struct Blocks {
+    blocks: [bindings::page_frag; BLOCKS],
+    /// The one that is being cut.
+    current: usize,
+}
+
+impl Blocks {
+    /// The block to cut `len` bytes from, if there is memory. It has as many or more from `offset` on.
+    #[inline]
+    fn with_room(&mut self, len: u32) -> Option<&mut bindings::page_frag> {
+        let current = self.blocks.get(self.current)?;
+        if current.offset.saturating_add(len) > current.size {
+            self.current = self.current.wrapping_add(1) % BLOCKS;
+        }
+        let block = self.blocks.get_mut(self.current)?;
+        let gfp = bindings::GFP_ATOMIC | bindings::__GFP_NOWARN;
+        // SAFETY: The block is ours. `skb_page_frag_refill` (net/core/sock.c) goes back to the start
+        // of a page that only we refer to, and gives one up that has not enough room.
+        if !unsafe { bindings::skb_page_frag_refill(len, block, gfp) } {
+            return None;
+        }
+        // A single page may have been all that there was.
+        (block.offset.saturating_add(len) <= block.size).then_some(block)
+    }
+}
 
 /// Memory that the datagrams of trains are cut from: a few blocks of pages for each CPU, used again
 /// when the packets that they went with have been freed.
@@ -78,57 +102,47 @@ impl SegmentPool {
     pub fn new() -> Result<Self> {
         // SAFETY: `__alloc_percpu` (include/linux/percpu.h) may be called whenever sleeping is
         // allowed; it returns zeroed memory or null.
-        let blocks = unsafe { bindings::alloc_percpu_page_frags(BLOCKS) };
+        let blocks = unsafe { bindings::alloc_percpu(size_of::<Blocks>(), align_of::<Blocks>()) };
         // INVARIANT: Allocated just now, without pages.
         Ok(Self {
             blocks: NonNull::new(blocks.cast()).ok_or(ENOMEM)?,
         })
     }
 
-    /// Takes `len` bytes in one piece. `None` if there is no memory for so many.
+    /// Takes memory for datagrams of `len` bytes each, one behind the other: for at least one, and for
+    /// `count` if there is so much in one piece. `None` if there is no memory.
     ///
     /// # Context
     ///
     /// Process or softirq context.
     #[inline]
-    pub fn take(&self, len: u32) -> Option<Segment> {
+    pub fn take(&self, len: u32, count: u32) -> Option<Segments> {
         let _bh = BhDisabled::new();
         // SAFETY: By the type invariant this is a per-CPU allocation, and this thread stays on its
         // CPU while softirqs are off.
-        let blocks = unsafe { bindings::this_cpu_page_frag(self.blocks.as_ptr().cast()) };
+        let blocks = unsafe { bindings::this_cpu_ptr(self.blocks.as_ptr().cast()) };
         // SAFETY: By the type invariant nobody else uses the blocks now.
         let blocks = unsafe { &mut *blocks.cast::<Blocks>() };
-        let [first, ..] = &*blocks;
-        if first.offset.saturating_add(len) > first.size {
-            blocks.rotate_left(1);
-        }
-        let [frag, ..] = blocks;
-        let gfp = bindings::GFP_ATOMIC | bindings::__GFP_NOWARN;
-        // SAFETY: The block is ours. `skb_page_frag_refill` (net/core/sock.c) goes back to the start
-        // of a page that only we refer to, and gives one up that has not enough room.
-        if !unsafe { bindings::skb_page_frag_refill(len, frag, gfp) } {
-            return None;
-        }
-        let end = frag.offset.checked_add(len)?;
-        if end > frag.size {
-            // A single page was all that there was.
-            return None;
-        }
-        let page = NonNull::new(frag.page)?;
+        let block = blocks.with_room(len)?;
+        let room = block.size.wrapping_sub(block.offset);
+        let count = room.checked_div(len)?.min(count).max(1);
+        let total = len.checked_mul(count)?;
+        let page = NonNull::new(block.page)?;
         // SAFETY: The block holds a reference on the page.
         unsafe { bindings::get_page(page.as_ptr()) };
         // SAFETY: The page is valid, and not in high memory: `GFP_ATOMIC` does not ask for that.
         let base = unsafe { bindings::page_address(page.as_ptr()) };
-        let data = NonNull::new(base.cast::<u8>().wrapping_add(frag.offset as usize));
-        // INVARIANT: The part from `offset` to `end` was nobody's, and is not the block's any more.
-        let segment = Segment {
+        let data = NonNull::new(base.cast::<u8>().wrapping_add(block.offset as usize));
+        // INVARIANT: The part from `offset` on was nobody's, and so much of it is not the block's any
+        // more: there is room for `count` times `len`.
+        let segments = Segments {
             page,
             data: data?,
-            offset: frag.offset,
-            len,
+            offset: block.offset,
+            len: total,
         };
-        frag.offset = end;
-        Some(segment)
+        block.offset = block.offset.wrapping_add(total);
+        Some(segments)
     }
 }
 
@@ -142,9 +156,9 @@ impl Drop for SegmentPool {
             }
             // SAFETY: By the type invariant this is a per-CPU allocation, which every possible CPU
             // has.
-            let blocks = unsafe { bindings::per_cpu_page_frag(self.blocks.as_ptr().cast(), cpu) };
+            let blocks = unsafe { bindings::per_cpu_ptr(self.blocks.as_ptr().cast(), cpu) };
             // SAFETY: By the type invariant the blocks are valid, and nobody uses them any more.
-            for block in unsafe { &*blocks.cast::<Blocks>() } {
+            for block in unsafe { &(*blocks.cast::<Blocks>()).blocks } {
                 if !block.page.is_null() {
                     // SAFETY: By the type invariant the block's reference on its page is ours.
                     unsafe { bindings::put_page(block.page) };
@@ -156,20 +170,20 @@ impl Drop for SegmentPool {
     }
 }
 
-/// Memory for the payload of one datagram.
+/// Memory for the payload of some datagrams, one behind the other.
 ///
 /// # Invariants
 ///
 /// `data` points to `len` bytes, `offset` bytes into `page`, that only this value uses. It owns a
 /// reference on the page.
-pub struct Segment {
+pub struct Segments {
     page: NonNull<bindings::page>,
     data: NonNull<u8>,
     offset: u32,
     len: u32,
 }
 
-impl Segment {
+impl Segments {
     /// The bytes. All of them must be written before the train is sent: they hold whatever the memory
     /// held before.
     #[inline]
@@ -178,9 +192,16 @@ impl Segment {
         // comes from a function outside of the compiler's sight has some value.
         unsafe { slice::from_raw_parts_mut(self.data.as_ptr(), self.len as usize) }
     }
+
+    /// Gives up all but the first `len` bytes.
+    #[inline]
+    pub fn truncate(&mut self, len: u32) {
+        // INVARIANT: Not more than there were.
+        self.len = self.len.min(len);
+    }
 }
 
-impl Drop for Segment {
+impl Drop for Segments {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: By the type invariant we own a reference.
@@ -217,19 +238,25 @@ impl TxTrain {
         }
     }
 
-    /// Whether a datagram with `len` bytes of payload can be added.
+    /// How many datagrams with `len` bytes of payload can be added; one at most that is shorter than
+    /// the others.
     #[inline]
-    pub fn takes(&self, len: usize) -> bool {
-        let total = (self.packet.header_len() as u32).saturating_add(self.payload);
+    pub fn room(&self, len: usize) -> u32 {
         // SAFETY: By the type invariants of `TxPacket` the skb is valid.
         let info = unsafe { bindings::skb_shinfo(self.packet.as_raw()) };
         // SAFETY: Every skb has this, and this one is ours.
         let frags = u32::from(unsafe { (*info).nr_frags });
-        !self.closed
-            && len <= self.size as usize
-            && self.segments < self.limit.segments
-            && frags < bindings::MAX_SKB_FRAGS
-            && (len as u32).saturating_add(total) <= self.limit.bytes
+        if self.closed || len > self.size as usize || frags >= bindings::MAX_SKB_FRAGS {
+            return 0;
+        }
+        let total = (self.packet.header_len() as u32).saturating_add(self.payload);
+        let bytes = self.limit.bytes.saturating_sub(total);
+        let most = if len < self.size as usize {
+            1
+        } else {
+            self.limit.segments.saturating_sub(self.segments)
+        };
+        bytes.checked_div(len as u32).unwrap_or(0).min(most)
     }
 
     /// The number of datagrams so far: the IPv4 identification of the next one.
@@ -238,14 +265,15 @@ impl TxTrain {
         self.segments
     }
 
-    /// Adds a datagram.
+    /// Adds datagrams of `len` bytes each, all that there are in `segments`.
     ///
     /// # Errors
     ///
-    /// [`TxError::TOO_LONG`] if [`Self::takes`] says no.
+    /// [`TxError::TOO_LONG`] if [`Self::room`] is not enough.
     #[inline]
-    pub fn push(&mut self, segment: Segment) -> Result<(), TxError> {
-        if !self.takes(segment.len as usize) {
+    pub fn push(&mut self, segments: Segments, len: u32) -> Result<(), TxError> {
+        let count = segments.len.checked_div(len).unwrap_or(0);
+        if count > self.room(len as usize) || count.wrapping_mul(len) != segments.len {
             return Err(TxError::TOO_LONG);
         }
         // SAFETY: The skb is ours, by the invariants of `TxPacket`; there is a free slot for a
@@ -254,16 +282,16 @@ impl TxTrain {
         unsafe {
             bindings::skb_append_page(
                 self.packet.as_raw(),
-                segment.page.as_ptr(),
-                segment.offset,
-                segment.len,
+                segments.page.as_ptr(),
+                segments.offset,
+                segments.len,
             )
         };
-        // INVARIANT: One more piece, which closes the train if it is shorter.
-        self.closed = segment.len < self.size;
-        self.segments = self.segments.wrapping_add(1);
-        self.payload = self.payload.wrapping_add(segment.len);
-        core::mem::forget(segment);
+        // INVARIANT: So many more pieces; a shorter one is alone and closes the train.
+        self.closed = len < self.size;
+        self.segments = self.segments.wrapping_add(count);
+        self.payload = self.payload.wrapping_add(segments.len);
+        core::mem::forget(segments);
         Ok(())
     }
 

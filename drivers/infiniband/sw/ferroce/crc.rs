@@ -49,35 +49,26 @@ impl FlowCrc {
     /// identification that it goes out with.
     #[inline]
     pub(crate) fn seal(&self, payload: &mut [u8], id: u16) {
-        let udp_len = (payload.len() as u16).wrapping_add(8);
-        let Some((body, tail)) = payload.split_last_chunk_mut::<ICRC_LEN>() else {
-            return;
-        };
-        // The byte that counts as ones has them meanwhile: one pass instead of two.
-        let Some(masked) = body.get_mut(icrc::MASKED_IN_BTH) else {
-            return;
-        };
-        let kept = core::mem::replace(masked, 0xff);
-        *tail = icrc::finish(KernelCrc::update(self.0.packet(udp_len, id), body));
-        if let Some(masked) = body.get_mut(icrc::MASKED_IN_BTH) {
-            *masked = kept;
+        let crc = self.of_payload(payload, id);
+        if let (Some(crc), Some(tail)) = (crc, payload.last_chunk_mut()) {
+            *tail = crc;
         }
     }
 
     /// Whether a received UDP payload ends with the right ICRC.
     #[inline]
     pub(crate) fn matches(&self, payload: &[u8], id: u16) -> bool {
-        let crc = self.expected(payload, id);
+        let crc = self.of_payload(payload, id);
         crc.is_some() && payload.last_chunk() == crc.as_ref()
     }
 
     /// The ICRC that belongs in the last four bytes of `payload`. `None` if it is too short.
     #[inline]
-    fn expected(&self, payload: &[u8], id: u16) -> Option<[u8; ICRC_LEN]> {
+    fn of_payload(&self, payload: &[u8], id: u16) -> Option<[u8; ICRC_LEN]> {
         let (body, _) = payload.split_last_chunk::<ICRC_LEN>()?;
-        let (bth, rest) = body.split_first_chunk::<12>()?;
         let udp_len = (payload.len() as u16).wrapping_add(8);
-        let state = KernelCrc::update(self.0.packet(udp_len, id), &icrc::mask_bth(bth));
-        Some(icrc::finish(KernelCrc::update(state, rest)))
+        let masked = *body.get(icrc::MASKED_IN_BTH)?;
+        let state = icrc::unmask(self.0.packet(udp_len, id), masked);
+        Some(icrc::finish(KernelCrc::update(state, body)))
     }
 }

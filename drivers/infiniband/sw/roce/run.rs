@@ -194,6 +194,9 @@ impl Run {
             return None;
         }
         let psn = self.psn.add(index);
+        if let Some(packet) = self.bare_packet(psn, index) {
+            return Some(packet);
+        }
         let packet = self.headers(psn, index);
         let pad = packet.bth.pad;
         let mut header = [0; MAX_HEADER];
@@ -208,6 +211,129 @@ impl Run {
         })
     }
 
+    /// How many packets from `index` on are alike: with headers of one length, and a full payload.
+    /// At least 1, whatever that one is like.
+    #[inline]
+    pub fn alike(&self, index: u32) -> u32 {
+        let (position, packets, length) = match self.form {
+            Form::Message {
+                position,
+                packets,
+                length,
+                ..
+            }
+            | Form::ReadResponse {
+                position,
+                packets,
+                length,
+                ..
+            } => (position, packets, length),
+            Form::ReadRequest { .. }
+            | Form::AtomicAcknowledge { .. }
+            | Form::Acknowledge { .. }
+            | Form::Datagram { .. } => return 1,
+        };
+        let number = position.wrapping_add(index);
+        let is_bare = |number| self.is_bare(Place::of(number, packets));
+        if !is_bare(number) {
+            return 1;
+        }
+        // Only the last one may be short, or have more headers than those before it.
+        let full = length.checked_div(self.mtu.bytes()).unwrap_or(0);
+        let end = match is_bare(packets.wrapping_sub(1)) {
+            true => full,
+            false => full.min(packets.wrapping_sub(1)),
+        };
+        let left = self.count.saturating_sub(index);
+        end.saturating_sub(number).min(left).max(1)
+    }
+
+    /// Whether a packet at this place of a message has no headers but the BTH.
+    #[inline]
+    const fn is_bare(&self, place: Place) -> bool {
+        match (self.form, place) {
+            (Form::Message { op, .. }, place) => match (op, place) {
+                (SendOp::Send, _)
+                | (SendOp::SendImm(_) | SendOp::SendInv(_), Place::First | Place::Middle)
+                | (SendOp::Write { .. }, Place::Middle | Place::Last)
+                | (SendOp::WriteImm { .. }, Place::Middle) => true,
+                (_, _) => false,
+            },
+            (Form::ReadResponse { .. }, Place::Middle) => true,
+            (_, _) => false,
+        }
+    }
+
+    /// Packet `index`, if it has no headers but the BTH: the short way for most packets of long
+    /// messages.
+    #[inline]
+    fn bare_packet(&self, psn: Psn, index: u32) -> Option<TxPacket> {
+        let (op, position, packets, length) = match self.form {
+            Form::Message {
+                op,
+                position,
+                packets,
+                length,
+                ..
+            } => (Some(op), position, packets, length),
+            Form::ReadResponse {
+                position,
+                packets,
+                length,
+                ..
+            } => (None, position, packets, length),
+            Form::ReadRequest { .. }
+            | Form::AtomicAcknowledge { .. }
+            | Form::Acknowledge { .. }
+            | Form::Datagram { .. } => return None,
+        };
+        let number = position.wrapping_add(index);
+        let place = Place::of(number, packets);
+        if !self.is_bare(place) {
+            return None;
+        }
+        let opcode = match op {
+            Some(op) => request_opcode(op, place),
+            None => Opcode::RcReadResponseMiddle,
+        };
+        let mut bth = Bth::new(opcode.over(self.transport), self.dest_qp, psn);
+        (bth.ack_req, bth.solicited) = self.flags(psn, place);
+        let payload_len = self.share(length, number);
+        bth.pad = pad(payload_len);
+        let mut header = [0; MAX_HEADER];
+        bth.emit(&mut header)?;
+        Some(TxPacket {
+            header,
+            header_len: Bth::LEN,
+            payload_len,
+            payload_offset: self.mtu.span(index),
+            pad: bth.pad,
+            psn,
+        })
+    }
+
+    /// Whether a packet of a message asks for an ACK, and whether it raises a solicited event.
+    #[inline]
+    fn flags(&self, psn: Psn, place: Place) -> (bool, bool) {
+        match self.form {
+            Form::Message {
+                solicited,
+                ack_mask,
+                ack_end,
+                ..
+            } => {
+                let asks = ack_end && place.ends() || psn.get() & ack_mask == ack_mask;
+                let acknowledged = self.transport != Transport::Uc;
+                (acknowledged && asks, solicited && place.ends())
+            }
+            Form::ReadRequest { .. }
+            | Form::ReadResponse { .. }
+            | Form::AtomicAcknowledge { .. }
+            | Form::Acknowledge { .. }
+            | Form::Datagram { .. } => (false, false),
+        }
+    }
+
     /// Packet `index` as values.
     #[inline]
     fn headers(&self, psn: Psn, index: u32) -> Packet {
@@ -220,17 +346,13 @@ impl Run {
                 position,
                 packets,
                 length,
-                solicited,
-                ack_mask,
-                ack_end,
+                ..
             } => {
                 let number = position.wrapping_add(index);
                 let place = Place::of(number, packets);
                 packet = new(request_opcode(op, place));
                 packet.payload_len = self.share(length, number);
-                packet.bth.ack_req = self.transport != Transport::Uc
-                    && (ack_end && place.ends() || psn.get() & ack_mask == ack_mask);
-                packet.bth.solicited = solicited && place.ends();
+                (packet.bth.ack_req, packet.bth.solicited) = self.flags(psn, place);
                 match op {
                     SendOp::SendImm(imm) => packet.imm = Some(imm),
                     SendOp::SendInv(rkey) => packet.ieth = Some(rkey),

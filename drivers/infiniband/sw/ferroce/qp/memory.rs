@@ -90,23 +90,44 @@ impl World<'_> {
         })
     }
 
-    /// Fills `buf` from memory that the peer reads.
-    pub(super) fn read_remote(
+    /// Runs `f` on the memory of the one buffer in `list` that has all of `length` bytes, `offset` bytes
+    /// into them.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::Access`] if there is no such.
+    pub(super) fn with_one_of(
+        &self,
+        list: &[Sge],
+        offset: u64,
+        length: u64,
+        f: impl FnOnce(&Backing, u64) -> Result<(), MemoryError>,
+    ) -> Result<(), MemoryError> {
+        let mut skip = offset;
+        for sge in list {
+            let here = u64::from(sge.length);
+            if skip < here {
+                let va = sge.addr.checked_add(skip).ok_or(MemoryError::Access)?;
+                if here.wrapping_sub(skip) < length {
+                    break;
+                }
+                return self.with_region(self.qp.accessor.pd, sge.lkey, va, length, 0, f);
+            }
+            skip = skip.wrapping_sub(here);
+        }
+        Err(MemoryError::Access)
+    }
+
+    /// Runs `f` on memory that the peer reads.
+    pub(super) fn with_remote(
         &self,
         rkey: RKey,
         va: u64,
-        buf: &mut [u8],
+        length: u64,
+        f: impl FnOnce(&Backing, u64) -> Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
-        let length = buf.len() as u64;
-        let rights = access::REMOTE_READ;
-        self.with_region(
-            self.qp.accessor.pd,
-            rkey.0,
-            va,
-            length,
-            rights,
-            |region, at| region.read(at, buf),
-        )
+        let (pd, rights) = (self.qp.accessor.pd, access::REMOTE_READ);
+        self.with_region(pd, rkey.0, va, length, rights, f)
     }
 }
 

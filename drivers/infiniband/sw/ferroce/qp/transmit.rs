@@ -14,7 +14,8 @@ use crate::{
     counters::{
         Counters,
         PortCounter, //
-    }, //
+    },
+    region::Backing, //
 };
 use kernel::prelude::*;
 use rdma::net::{
@@ -35,7 +36,10 @@ use roce::{
         TxPacket as TxHeaders, //
     },
     types::Instant,
-    wire::ICRC_LEN, //
+    wire::{
+        Bth,
+        ICRC_LEN, //
+    }, //
 };
 use zerocopy::IntoBytes;
 
@@ -123,12 +127,16 @@ impl Turn {
             let mut refused = None;
             while built < run.count {
                 let more = built.wrapping_add(1) < run.count || core.has_unsent();
-                if let Err(error) = self.add(world, &run, built, more) {
-                    refused = Some(error);
-                    break;
+                match self.add(world, &run, built, more) {
+                    Ok(added) => {
+                        built = built.wrapping_add(added);
+                        self.count = self.count.wrapping_add(added);
+                    }
+                    Err(error) => {
+                        refused = Some(error);
+                        break;
+                    }
                 }
-                built = built.wrapping_add(1);
-                self.count = self.count.wrapping_add(1);
             }
             if let Some(entry) = self.runs.get_mut(number) {
                 *entry = Some((run, built));
@@ -159,8 +167,9 @@ impl Turn {
         self.close_train();
     }
 
-    /// Builds packet `index` of `run`, with its payload and ICRC. `more` says whether another one is
-    /// likely to follow it.
+    /// Builds packets of `run` from `index` on, with their payload and ICRC, and returns how many: those
+    /// that are alike, as far as they fit the train. `more` says whether another one is likely to
+    /// follow the first.
     #[inline]
     fn add(
         &mut self,
@@ -168,7 +177,7 @@ impl Turn {
         run: &Run,
         index: u32,
         more: bool,
-    ) -> Result<(), BuildError> {
+    ) -> Result<u32, BuildError> {
         let packet = run
             .packet(index)
             .ok_or(BuildError::Memory(MemoryError::Fault))?;
@@ -181,7 +190,7 @@ impl Turn {
         let Lane {
             number, multicast, ..
         } = *lane(world, way)?;
-        let joins = |train: &TxTrain| self.lane == number && train.takes(length);
+        let joins = |train: &TxTrain| self.lane == number && train.room(length) != 0;
         if !self.train.as_ref().is_some_and(joins) {
             self.close_train();
             if more && !multicast {
@@ -191,11 +200,20 @@ impl Turn {
             }
         }
         if let Some(train) = &mut self.train {
-            if let Some(mut segment) = world.qp.port.segments.take(length as u32) {
-                write(world, run, &packet, segment.bytes_mut())?;
-                let id = train.segments() as u16;
-                lane(world, way)?.seal(segment.bytes_mut(), id, self.icrc);
-                return train.push(segment).map_err(BuildError::Network);
+            let count = run.alike(index).min(train.room(length));
+            if let Some(mut segments) = world.qp.port.segments.take(length as u32, count) {
+                let built = write_run(world, run, index, &packet, segments.bytes_mut(), length)?;
+                segments.truncate(built.saturating_mul(length as u32));
+                let lane = lane(world, way)?;
+                let mut id = train.segments() as u16;
+                for body in each(segments.bytes_mut(), length) {
+                    lane.seal(body, id, self.icrc);
+                    id = id.wrapping_add(1);
+                }
+                train
+                    .push(segments, length as u32)
+                    .map_err(BuildError::Network)?;
+                return Ok(built);
             }
             self.close_train();
         }
@@ -207,7 +225,7 @@ impl Turn {
         lane(world, way)?.seal(buffer.payload_mut(), 0, self.icrc);
         self.multicast |= u64::from(multicast).wrapping_shl(self.count);
         self.queue.push(buffer);
-        Ok(())
+        Ok(1)
     }
 
     /// Ends the train: what is built next comes after it.
@@ -298,6 +316,100 @@ fn lane<'a>(world: &'a mut World<'_>, way: Way) -> Result<&'a mut Lane, BuildErr
         .ok_or(BuildError::Network(TxError::NoRoute))
 }
 
+/// Writes packets of `run` from `index` on, of which `packet` is the first, to `bodies`: all of them but
+/// their ICRC, each of `length` bytes. They are alike. Returns how many were written.
+#[inline]
+fn write_run(
+    world: &World<'_>,
+    run: &Run,
+    index: u32,
+    packet: &TxHeaders,
+    bodies: &mut [u8],
+    length: usize,
+) -> Result<u32, BuildError> {
+    let count = bodies.len().checked_div(length).unwrap_or(0) as u32;
+    if count > 1 {
+        // Memory is looked up and checked once for all of them.
+        let total = packet.payload_len.saturating_mul(count);
+        let written = with_payload(world, run, packet.payload_offset, total, |memory, at| {
+            let packets = (index..).map_while(|index| run.packet(index));
+            for (body, packet) in each(bodies, length).zip(packets) {
+                let (payload, _) = split(body, &packet).ok_or(MemoryError::Fault)?;
+                let ahead = packet.payload_offset.wrapping_sub(run.mtu.span(index));
+                memory.read(at.wrapping_add(u64::from(ahead)), payload)?;
+            }
+            Ok(())
+        });
+        if written.is_ok() {
+            return Ok(count);
+        }
+        // One by one, it is seen which of them cannot be.
+        world.fault.set(None);
+    }
+    let body = bodies
+        .get_mut(..length)
+        .ok_or(BuildError::Memory(MemoryError::Fault))?;
+    write(world, run, packet, body)?;
+    Ok(1)
+}
+
+/// The packets of `length` bytes that lie one behind the other in `bodies`.
+#[inline]
+fn each(mut bodies: &mut [u8], length: usize) -> impl Iterator<Item = &mut [u8]> {
+    core::iter::from_fn(move || {
+        let (body, rest) = core::mem::take(&mut bodies).split_at_mut_checked(length)?;
+        bodies = rest;
+        (!body.is_empty()).then_some(body)
+    })
+}
+
+/// Writes the headers of `packet` to the front of `body`, and returns its payload and what follows that.
+#[inline]
+fn split<'a>(body: &'a mut [u8], packet: &TxHeaders) -> Option<(&'a mut [u8], &'a mut [u8])> {
+    let (header, rest) = body.split_at_mut_checked(packet.header_len)?;
+    match (header.first_chunk_mut(), packet.header.first_chunk()) {
+        // Not a call for twelve bytes.
+        (Some(to), Some(from)) if packet.header_len == Bth::LEN => {
+            let (to, from): (&mut [u8; Bth::LEN], &[u8; Bth::LEN]) = (to, from);
+            *to = *from;
+        }
+        (_, _) => header.copy_from_slice(packet.header.get(..packet.header_len)?),
+    }
+    rest.split_at_mut_checked(packet.payload_len as usize)
+}
+
+/// Calls `f` with the memory that has `length` bytes of payload of `run`, `offset` bytes into it, and
+/// where they start in it.
+///
+/// # Errors
+///
+/// Those of `f`; if the bytes are not in one piece, or not to be had.
+fn with_payload(
+    world: &World<'_>,
+    run: &Run,
+    offset: u32,
+    length: u32,
+    f: impl FnOnce(&Backing, u64) -> Result<(), MemoryError>,
+) -> Result<(), MemoryError> {
+    match run.source {
+        PayloadSource::Remote { rkey, va } => {
+            let va = va
+                .checked_add(u64::from(offset))
+                .ok_or(MemoryError::Access)?;
+            world.with_remote(rkey, va, u64::from(length), f)
+        }
+        PayloadSource::Wqe { slot, offset: base } => match world.io.slots.payload(slot) {
+            Payload::List => {
+                let at = base.checked_add(offset).ok_or(MemoryError::Access)?;
+                let list = world.io.slots.list(slot);
+                world.with_one_of(list, u64::from(at), u64::from(length), f)
+            }
+            Payload::Inline(_) | Payload::Stored | Payload::Local(_) => Err(MemoryError::Fault),
+        },
+        PayloadSource::None => Err(MemoryError::Fault),
+    }
+}
+
 /// Writes all of a packet but its ICRC to `body`, which has just the right length.
 #[inline]
 fn write(
@@ -306,16 +418,7 @@ fn write(
     packet: &TxHeaders,
     body: &mut [u8],
 ) -> Result<(), BuildError> {
-    let short = BuildError::Memory(MemoryError::Fault);
-    let Some((header, rest)) = body.split_at_mut_checked(packet.header_len) else {
-        return Err(short);
-    };
-    let Some((payload, rest)) = rest.split_at_mut_checked(packet.payload_len as usize) else {
-        return Err(short);
-    };
-    if let Some(from) = packet.header.get(..packet.header_len) {
-        header.copy_from_slice(from);
-    }
+    let (payload, rest) = split(body, packet).ok_or(BuildError::Memory(MemoryError::Fault))?;
     read_payload(world, run, packet.payload_offset, payload).map_err(BuildError::Memory)?;
     // Not a call for none or three bytes.
     let pad = rest.iter_mut().take(usize::from(packet.pad));
@@ -339,7 +442,9 @@ fn read_payload(
             let va = va
                 .checked_add(u64::from(offset))
                 .ok_or(MemoryError::Access)?;
-            world.read_remote(rkey, va, buf)
+            world.with_remote(rkey, va, buf.len() as u64, |memory, at| {
+                memory.read(at, buf)
+            })
         }
         PayloadSource::Wqe { slot, offset: base } => {
             let at = base.checked_add(offset).ok_or(MemoryError::Access)?;

@@ -139,7 +139,7 @@ impl Bth {
 
     /// Writes the header to the front of `bytes` and returns the rest, `None` if it is too short.
     #[inline]
-    pub(super) fn emit<'a>(&self, bytes: &'a mut [u8]) -> Option<&'a mut [u8]> {
+    pub(crate) fn emit<'a>(&self, bytes: &'a mut [u8]) -> Option<&'a mut [u8]> {
         let flag8 = |on, bit| if on { bit } else { 0u8 };
         let flag32 = |on, bit| if on { bit } else { 0u32 };
         put(

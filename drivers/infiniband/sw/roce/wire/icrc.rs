@@ -12,8 +12,8 @@
 //! order of an Ethernet frame check sequence.
 //!
 //! A caller computes [`header_v4`] or [`header_v6`], updates the state with everything after the BTH,
-//! and ends with [`finish`]. Who sends many packets of one flow keeps a [`Flow`] instead, and starts
-//! each packet with `C::update(flow.packet(udp_len, id), &mask_bth(bth))`.
+//! and ends with [`finish`]. Who sends many packets of one flow keeps a [`Flow`] instead, and takes
+//! all from the BTH on in one go: `C::update(unmask(flow.packet(udp_len, id), bth[4]), body)`.
 
 mod flow;
 
@@ -71,6 +71,53 @@ pub fn pseudo_v6<C: Crc32>(ip: &[u8; 40], udp: &[u8; 8]) -> u32 {
 
 /// The place in the BTH of the byte that enters the ICRC as ones.
 pub const MASKED_IN_BTH: usize = 4;
+
+/// What the state before the BTH must differ by, so that the state before its masked byte differs by
+/// the low, and the high, four bits of that byte.
+const BEFORE_BTH: [[u32; 16]; 2] = [row_before_bth(0), row_before_bth(4)];
+
+/// Changes the state before the BTH such that a BTH with `octet` at [`MASKED_IN_BTH`], as it is on the
+/// wire, has the effect that it would have with ones there.
+#[inline]
+pub fn unmask(state: u32, octet: u8) -> u32 {
+    // A byte enters together with the lowest of the state, so a change of one is one of the other.
+    let change = !octet;
+    let [low, high] = &BEFORE_BTH;
+    let look_up = |row: &[u32; 16], bits: u8| row.get(usize::from(bits)).copied().unwrap_or(0);
+    state ^ look_up(low, change & 0xf) ^ look_up(high, change >> 4)
+}
+
+const fn row_before_bth(shift: u32) -> [u32; 16] {
+    let mut row = [0; 16];
+    let mut rest: &mut [u32] = &mut row;
+    let mut value = 0u32;
+    while let Some((entry, others)) = rest.split_first_mut() {
+        *entry = value.wrapping_shl(shift);
+        let mut left = MASKED_IN_BTH;
+        while left != 0 {
+            *entry = before_zero(*entry);
+            left = usize::wrapping_sub(left, 1);
+        }
+        value = value.wrapping_add(1);
+        rest = others;
+    }
+    row
+}
+
+/// The state that a byte of zero turns into `after`.
+const fn before_zero(after: u32) -> u32 {
+    // No two entries of the table have the same highest byte.
+    let mut rest: &[u32] = &TABLE;
+    let mut index = 0u32;
+    while let Some((&entry, others)) = rest.split_first() {
+        if entry >> 24 == after >> 24 {
+            return ((after ^ entry) << 8) | index;
+        }
+        index = index.wrapping_add(1);
+        rest = others;
+    }
+    0
+}
 
 /// The BTH as it enters the ICRC.
 #[inline]
@@ -133,6 +180,17 @@ const fn soft(mut crc: u32, mut data: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whatever stands in the masked byte, as it is or as ones.
+    #[test]
+    fn in_one_go_or_masked_first() {
+        for octet in 0..=255 {
+            let state = 0x1234_5678u32.wrapping_mul(2 * u32::from(octet) + 1);
+            let bth = [0x07, 0x40, 0xff, 0xff, octet, 0, 1, 2, 0x80, 9, 8, 7];
+            let masked = soft(state, &mask_bth(&bth));
+            assert_eq!(soft(unmask(state, octet), &bth), masked);
+        }
+    }
 
     #[test]
     fn is_the_crc_of_ethernet() {
