@@ -30,6 +30,7 @@ mod stats;
 mod ucontext;
 mod wc;
 mod wr;
+mod xrcd;
 
 pub use self::{
     ah::{
@@ -97,7 +98,8 @@ pub use self::{
         Srq,
         SrqAttr,
         SrqChange,
-        SrqInit, //
+        SrqInit,
+        XrcInit, //
     },
     ucontext::Ucontext,
     wc::{
@@ -116,4 +118,5 @@ pub use self::{
         SendWr,
         Sge, //
     },
+    xrcd::Xrcd,
 };

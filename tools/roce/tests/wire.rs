@@ -12,7 +12,8 @@ use roce::{
         Psn,
         QKey,
         Qpn,
-        RKey, //
+        RKey,
+        Srqn, //
     },
     wire::{
         Aeth,
@@ -74,6 +75,7 @@ prop_compose! {
             qkey: QKey(words[0]),
             src_qp: Qpn::new(words[1]),
         });
+        packet.xrceth = opcode.has_xrceth().then_some(Srqn::new(words[1]));
         packet.feth = opcode.has_feth().then_some(Feth {
             global: words[7] & 1 != 0,
             persistent: words[7] & 2 != 0,
@@ -181,6 +183,7 @@ proptest! {
             Ok(packet) => {
                 prop_assert_eq!(packet.bth.opcode, opcode);
                 prop_assert_eq!(packet.deth.is_some(), opcode.has_deth());
+                prop_assert_eq!(packet.xrceth.is_some(), opcode.has_xrceth());
                 prop_assert_eq!(packet.feth.is_some(), opcode.has_feth());
                 prop_assert_eq!(packet.reth.is_some(), opcode.has_reth());
                 prop_assert_eq!(packet.atomic.is_some(), opcode.has_atomic());
@@ -198,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn a_header_that_is_missing_is_not_made_up(packet in packet(), which in 0..8) {
+    fn a_header_that_is_missing_is_not_made_up(packet in packet(), which in 0..9) {
         let mut short = packet;
         match which {
             0 => short.deth = None,
@@ -208,6 +211,7 @@ proptest! {
             4 => short.atomic_ack = None,
             5 => short.imm = None,
             6 => short.feth = None,
+            7 => short.xrceth = None,
             _ => short.ieth = None,
         }
         let length = short.emit(&mut [0; MAX_HEADER_LEN]);

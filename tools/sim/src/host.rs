@@ -100,7 +100,7 @@ impl Host {
         Self {
             end,
             qp: Qp::new(
-                config.kind,
+                config.kind(end),
                 end.qpn(),
                 vec![SendWqe::new(0, SendOp::Send, 0); config.slots],
                 vec![ReadSlot::default(); usize::from(config.reads)],
@@ -152,7 +152,8 @@ impl Host {
             (QpState::Init, QpState::Rtr),
             (QpState::Rtr, QpState::Rts),
         ] {
-            let rule = state::transition(config.kind, from, state).expect("on the way to RTS");
+            let rule =
+                state::transition(config.kind(self.end), from, state).expect("on the way to RTS");
             attr.state = state;
             self.qp
                 .modify(now, &attr, AttrMask::STATE | rule.required, &mut self.world)

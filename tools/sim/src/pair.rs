@@ -65,7 +65,7 @@ impl fmt::Display for End {
 /// Attributes of the two queue pairs. The defaults are a clean, fast link.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Transport service.
+    /// Transport service; [`QpKind::XrcIni`]: A is the initiator and B the target.
     pub kind: QpKind,
     /// Path MTU.
     pub mtu: Mtu,
@@ -92,6 +92,14 @@ pub struct Config {
 }
 
 impl Config {
+    /// What the QP of this end is.
+    pub fn kind(&self, end: End) -> QpKind {
+        match (self.kind, end) {
+            (QpKind::XrcIni, End::B) => QpKind::XrcTgt,
+            (kind, _) => kind,
+        }
+    }
+
     /// First PSN of requests from this end.
     pub fn psn(&self, end: End) -> Psn {
         match end {

@@ -8,6 +8,7 @@
 pub mod chaos;
 mod placement;
 pub mod unreliable;
+pub mod xrc;
 
 use crate::{
     link::Faults,

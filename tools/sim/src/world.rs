@@ -20,7 +20,10 @@ use roce::{
         RemoteAccess, //
     },
     run::PayloadSource,
-    types::RKey,
+    types::{
+        RKey,
+        Srqn, //
+    },
     wire::Feth,
     wqe::{
         AtomicOp,
@@ -78,6 +81,8 @@ pub struct Region {
     pub va: u64,
     /// The bytes.
     pub memory: WriteOnce,
+    /// The shared receive queue in whose protection domain it is; 0: that of the QP.
+    pub srq: Srqn,
     /// The peer may read.
     pub read: bool,
     /// The peer may write.
@@ -97,6 +102,7 @@ impl Region {
         Self {
             va,
             memory: WriteOnce { bytes, written },
+            srq: Srqn::default(),
             read: true,
             write: false,
             atomic: false,
@@ -110,6 +116,7 @@ impl Region {
         Self {
             va,
             memory: WriteOnce::new(length),
+            srq: Srqn::default(),
             read: true,
             write: true,
             atomic: false,
@@ -164,6 +171,8 @@ pub struct PostedReceive {
 pub struct Received {
     /// What the CQE says.
     pub cqe: RecvCqe,
+    /// The shared receive queue that it came from, if an XRCETH named it.
+    pub srq: Srqn,
     /// What is in the buffer.
     pub memory: WriteOnce,
 }
@@ -186,6 +195,10 @@ pub struct World {
     pub regions: BTreeMap<u32, Region>,
     /// Receive queue.
     pub receives: VecDeque<PostedReceive>,
+    /// Shared receive queues that an XRCETH may name.
+    pub srqs: BTreeMap<u32, VecDeque<PostedReceive>>,
+    /// The one that the packet at hand named; 0: the receive queue of the QP.
+    pub selected: Srqn,
     /// The receive WQE that is being filled.
     pub current: Option<PostedReceive>,
     /// By slot, from post to retirement.
@@ -249,12 +262,12 @@ impl World {
                 }
                 (&data.bytes, u64::from(first) + offset)
             }
-            PayloadSource::Remote { rkey, va } => {
+            PayloadSource::Remote { rkey, va, srq } => {
                 if length == 0 {
                     return Ok(());
                 }
                 let region = self.regions.get(&rkey.0).ok_or(MemoryError::Access)?;
-                if !region.read || region.broken {
+                if region.srq != srq || !region.read || region.broken {
                     return Err(MemoryError::Access);
                 }
                 let va = va.checked_add(offset).ok_or(MemoryError::Access)?;
@@ -274,6 +287,19 @@ impl World {
         self.payload[range.start as usize..range.end as usize].to_vec()
     }
 
+    /// What the key of the peer names in the protection domain at hand.
+    fn region(&self, rkey: RKey) -> Result<&Region, MemoryError> {
+        let region = self.regions.get(&rkey.0);
+        region
+            .filter(|region| region.srq == self.selected)
+            .ok_or(MemoryError::Access)
+    }
+
+    fn region_mut(&mut self, rkey: RKey) -> Result<&mut Region, MemoryError> {
+        self.region(rkey)?;
+        self.regions.get_mut(&rkey.0).ok_or(MemoryError::Access)
+    }
+
     fn take_cq_room(&mut self) -> Result<(), CqOverflow> {
         match &mut self.cq_room {
             Some(0) => Err(CqOverflow),
@@ -287,12 +313,24 @@ impl World {
 }
 
 impl Env for World {
+    fn select_srq(&mut self, srq: Srqn) -> Result<(), MemoryError> {
+        if !self.srqs.contains_key(&srq.get()) {
+            return Err(MemoryError::Access);
+        }
+        self.selected = srq;
+        Ok(())
+    }
+
     fn take_receive(&mut self) -> Receive {
         assert!(
             self.current.is_none(),
             "receive taken while another one is open"
         );
-        let Some(receive) = self.receives.pop_front() else {
+        let receives = match self.srqs.get_mut(&self.selected.get()) {
+            Some(receives) => receives,
+            None => &mut self.receives,
+        };
+        let Some(receive) = receives.pop_front() else {
             return Receive::Empty;
         };
         let wr_id = receive.wr_id;
@@ -343,7 +381,7 @@ impl Env for World {
         access: RemoteAccess,
     ) -> Result<(), MemoryError> {
         assert_ne!(length, 0, "nothing to check");
-        let region = self.regions.get(&rkey.0).ok_or(MemoryError::Access)?;
+        let region = self.region(rkey)?;
         let allowed = match access {
             RemoteAccess::Read => region.read,
             RemoteAccess::Write => region.write,
@@ -361,8 +399,8 @@ impl Env for World {
         va: u64,
         payload: Range<u32>,
     ) -> Result<(), MemoryError> {
-        let data = self.payload(&payload);
-        let region = self.regions.get_mut(&rkey.0).ok_or(MemoryError::Access)?;
+        let (data, once) = (self.payload(&payload), !self.lenient);
+        let region = self.region_mut(rkey)?;
         if !region.write {
             return Err(MemoryError::Access);
         }
@@ -370,7 +408,7 @@ impl Env for World {
             return Err(MemoryError::Fault);
         }
         let offset = region.offset(va, data.len())?;
-        region.memory.write(offset, &data, !self.lenient)
+        region.memory.write(offset, &data, once)
     }
 
     fn write_result(&mut self, slot: u32, original: u64) -> Result<(), MemoryError> {
@@ -385,7 +423,7 @@ impl Env for World {
     }
 
     fn atomic(&mut self, rkey: RKey, va: u64, op: AtomicOp) -> Result<u64, MemoryError> {
-        let region = self.regions.get_mut(&rkey.0).ok_or(MemoryError::Access)?;
+        let region = self.region_mut(rkey)?;
         if !region.atomic {
             return Err(MemoryError::Access);
         }
@@ -417,7 +455,7 @@ impl Env for World {
 
     fn flush(&mut self, rkey: RKey, va: u64, length: u32, feth: Feth) -> Result<(), MemoryError> {
         assert!(feth.global || feth.persistent, "FLUSH for nothing");
-        let region = self.regions.get(&rkey.0).ok_or(MemoryError::Access)?;
+        let region = self.region(rkey)?;
         if !region.write || feth.persistent {
             return Err(MemoryError::Access);
         }
@@ -457,6 +495,7 @@ impl Env for World {
         self.take_cq_room()?;
         self.received.push(Received {
             cqe,
+            srq: self.selected,
             memory: receive.memory,
         });
         Ok(())

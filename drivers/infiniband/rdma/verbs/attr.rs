@@ -51,6 +51,7 @@ pub mod device_cap {
     pub const MEM_WINDOW: u64 = bindings::ib_device_cap_flags_IB_DEVICE_MEM_WINDOW as u64;
     pub const MEM_MGT_EXTENSIONS: u64 =
         bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64;
+    pub const XRC: u64 = bindings::ib_device_cap_flags_IB_DEVICE_XRC as u64;
     pub const FLUSH_GLOBAL: u64 = bindings::ib_device_cap_flags_IB_DEVICE_FLUSH_GLOBAL as u64;
     pub const ATOMIC_WRITE: u64 = bindings::ib_device_cap_flags_IB_DEVICE_ATOMIC_WRITE as u64;
     pub const MEM_WINDOW_TYPE_2B: u64 =
@@ -195,6 +196,8 @@ pub enum QpKind {
     Rc,
     Uc,
     Ud,
+    XrcIni,
+    XrcTgt,
     /// Any other, with C's number.
     Other(u32),
 }
@@ -207,6 +210,8 @@ impl QpKind {
             bindings::ib_qp_type_IB_QPT_RC => Self::Rc,
             bindings::ib_qp_type_IB_QPT_UC => Self::Uc,
             bindings::ib_qp_type_IB_QPT_UD => Self::Ud,
+            bindings::ib_qp_type_IB_QPT_XRC_INI => Self::XrcIni,
+            bindings::ib_qp_type_IB_QPT_XRC_TGT => Self::XrcTgt,
             other => Self::Other(other),
         }
     }

@@ -7,8 +7,8 @@
 //!
 //! All objects but memory regions are allocated by the core, with room for the driver's part behind
 //! C's. The driver's part is initialised in place, pinned, by what a create method returns, and
-//! dropped in place after the destroy method. If an initialiser fails, the object never existed: no
-//! destroy method is called for it.
+//! dropped in place after the destroy method. An initialiser may fail, with any error; then the object
+//! never existed, and no destroy method is called for it.
 //!
 //! Destroy methods cannot fail. When they are called, nobody calls verbs on the object any more, but
 //! timers and packets of the driver may still be under way: it stops them there or in its part's drop.
@@ -99,6 +99,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     type Mr: Send + Sync;
     /// The driver's part of a memory window.
     type Mw: Send + Sync;
+    /// The driver's part of a domain of extended reliable connections.
+    type Xrcd: Send + Sync;
 
     /// Fills in what the device can do. `attr` is zero.
     ///
@@ -164,10 +166,6 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// # Context
     ///
     /// Process, may sleep. Dropped in process context as well, after all its objects.
-    ///
-    /// # Errors
-    ///
-    /// Any.
     fn alloc_ucontext(device: &Device<Self>) -> impl PinInit<Self::Ucontext, Error>;
 
     /// Creates a protection domain. Dropped after everything that is in it.
@@ -175,11 +173,10 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// # Context
     ///
     /// Process, may sleep; so is dropping it.
-    ///
-    /// # Errors
-    ///
-    /// Any.
     fn alloc_pd(device: &Device<Self>) -> impl PinInit<Self::Pd, Error>;
+
+    /// Creates a domain of extended reliable connections; all else is as for [`Self::alloc_pd`].
+    fn alloc_xrcd(device: &Device<Self>) -> impl PinInit<Self::Xrcd, Error>;
 
     /// Creates an address handle. `udata` is for the answer to a user program.
     ///
@@ -287,7 +284,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// `EOPNOTSUPP` for types and flags that are not supported, `EINVAL` for sizes that are not
     /// allowed; any other.
     fn create_qp(
-        pd: &Pd<Self>,
+        device: &Device<Self>,
         attr: &QpInit<'_, Self>,
         context: Option<&Ucontext<Self>>,
         udata: Option<&Udata>,
@@ -357,7 +354,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// `EINVAL` for sizes that are not allowed; any other.
     fn create_srq(
         pd: &Pd<Self>,
-        attr: &SrqInit,
+        attr: &SrqInit<'_, Self>,
         context: Option<&Ucontext<Self>>,
         udata: Option<&Udata>,
         notifier: Arc<SrqNotifier>,

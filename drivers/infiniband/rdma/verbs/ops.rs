@@ -20,6 +20,7 @@ use super::{
     srq,
     stats,
     ucontext,
+    xrcd,
     Ah,
     Cq,
     Driver,
@@ -27,7 +28,8 @@ use super::{
     Pd,
     Qp,
     Srq,
-    Ucontext, //
+    Ucontext,
+    Xrcd, //
 };
 use crate::{
     bindings,
@@ -64,6 +66,7 @@ impl<D: Driver> Ops<D> {
         alloc_mw: Some(mw::VTable::<D>::alloc),
         alloc_pd: Some(pd::VTable::<D>::alloc),
         alloc_ucontext: Some(ucontext::VTable::<D>::alloc),
+        alloc_xrcd: Some(xrcd::VTable::<D>::alloc),
         create_ah: Some(ah::VTable::<D>::create),
         create_cq: Some(cq::VTable::<D>::create),
         create_qp: Some(qp::VTable::<D>::create),
@@ -73,6 +76,7 @@ impl<D: Driver> Ops<D> {
         dealloc_mw: Some(mw::VTable::<D>::dealloc),
         dealloc_pd: Some(pd::VTable::<D>::dealloc),
         dealloc_ucontext: Some(ucontext::VTable::<D>::dealloc),
+        dealloc_xrcd: Some(xrcd::VTable::<D>::dealloc),
         dereg_mr: Some(mr::VTable::<D>::dereg),
         detach_mcast: Some(mcast::VTable::<D>::detach),
         destroy_ah: Some(ah::VTable::<D>::destroy),
@@ -121,6 +125,7 @@ impl<D: Driver> Ops<D> {
         size_ib_qp: kmalloc_size::<Qp<D>>(),
         size_ib_srq: kmalloc_size::<Srq<D>>(),
         size_ib_ucontext: kmalloc_size::<Ucontext<D>>(),
+        size_ib_xrcd: kmalloc_size::<Xrcd<D>>(),
 
         ..pin_init::zeroed()
     };

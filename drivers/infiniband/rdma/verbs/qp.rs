@@ -21,6 +21,7 @@ use super::{
         RecvWr,
         SendWr, //
     },
+    xrcd::Xrcd,
     Device,
     Driver, //
 };
@@ -44,10 +45,14 @@ pub struct QpInit<'a, D: Driver> {
     pub caps: QpCaps,
     /// Every send request completes, not only those with the flag.
     pub sq_sig_all: bool,
-    /// Completion queue for sends.
-    pub send_cq: &'a Cq<D>,
-    /// Completion queue for receives.
-    pub recv_cq: &'a Cq<D>,
+    /// Protection domain; the target of an extended reliable connection may have none.
+    pub pd: Option<&'a Pd<D>>,
+    /// Completion queue for sends, if it sends.
+    pub send_cq: Option<&'a Cq<D>>,
+    /// Completion queue for receives, if it has a receive queue of its own or shares an ordinary one.
+    pub recv_cq: Option<&'a Cq<D>>,
+    /// Domain of the target of an extended reliable connection.
+    pub xrcd: Option<&'a Xrcd<D>>,
     /// Where receives come from, if not from a queue of its own.
     pub srq: Option<&'a Srq<D>>,
     /// Flags of `enum ib_qp_create_flags`.
@@ -70,8 +75,9 @@ pub struct NewQp<I> {
 ///
 /// # Invariants
 ///
-/// `ib` was filled in by the core, with a device, protection domain and completion queues of driver
-/// `D`, perhaps with a shared receive queue; the other fields are initialised.
+/// `ib` was filled in by the core, with a device of driver `D`, and so are its protection domain, its
+/// completion queues and its shared receive queue as far as it has them; the other fields are
+/// initialised.
 #[repr(C)]
 pub struct Qp<D: Driver> {
     ib: Opaque<bindings::ib_qp>,
@@ -111,24 +117,6 @@ impl<D: Driver> Qp<D> {
         unsafe { Device::from_raw((*self.ib.get()).device) }
     }
 
-    /// The protection domain.
-    pub fn pd(&self) -> &Pd<D> {
-        // SAFETY: By the type invariant; the core counts queue pairs in their protection domain.
-        unsafe { Pd::from_raw((*self.ib.get()).pd) }
-    }
-
-    /// The completion queue for sends.
-    pub fn send_cq(&self) -> &Cq<D> {
-        // SAFETY: By the type invariant; the core counts queue pairs in their completion queues.
-        unsafe { Cq::from_raw((*self.ib.get()).send_cq) }
-    }
-
-    /// The completion queue for receives.
-    pub fn recv_cq(&self) -> &Cq<D> {
-        // SAFETY: As above.
-        unsafe { Cq::from_raw((*self.ib.get()).recv_cq) }
-    }
-
     /// The shared receive queue, if there is one.
     pub fn srq(&self) -> Option<&Srq<D>> {
         // SAFETY: By the type invariant; the core counts queue pairs in their shared receive queue.
@@ -144,6 +132,12 @@ impl<D: Driver> Qp<D> {
     /// The type.
     pub fn kind(&self) -> QpKind {
         self.kind
+    }
+
+    /// It has a receive queue of its own.
+    fn has_receive_queue(&self) -> bool {
+        let extended = matches!(self.kind, QpKind::XrcIni | QpKind::XrcTgt);
+        !extended && self.srq().is_none()
     }
 
     /// It belongs to a user program.
@@ -166,8 +160,8 @@ impl<D: Driver> VTable<D> {
     /// # Safety
     ///
     /// As called by `verbs.c:create_qp`: `qp` is zeroed memory of `size_ib_qp` bytes with `device`,
-    /// `pd`, `uobject` and the handlers set, which stays until `destroy`; `attr` is valid; `udata` as
-    /// for [`Ucontext::from_udata`].
+    /// `uobject`, the handlers and, unless it is null, `pd` set, which stays until `destroy`; `attr` is
+    /// valid; `udata` as for [`Ucontext::from_udata`].
     pub(super) unsafe extern "C" fn create(
         qp: *mut bindings::ib_qp,
         attr: *mut bindings::ib_qp_init_attr,
@@ -178,24 +172,33 @@ impl<D: Driver> VTable<D> {
             let attr = unsafe { &mut *attr };
             // SAFETY: `qp` is valid by the safety requirement.
             let (pd, user) = unsafe { ((*qp).pd, !(*qp).uobject.is_null()) };
-            // Types that have other things than these, or not all of them: XRC, work queues.
-            let usual = !pd.is_null() && !attr.send_cq.is_null() && !attr.recv_cq.is_null();
-            if !usual || !attr.xrcd.is_null() || !attr.rwq_ind_tbl.is_null() {
+            if !attr.rwq_ind_tbl.is_null() {
                 return Err(EOPNOTSUPP);
             }
             let kind = QpKind::from_raw(attr.qp_type);
             let sq_sig_all = attr.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR;
-            // SAFETY: `pd` is live and of this device.
-            let pd = unsafe { Pd::<D>::from_raw(pd) };
+            // SAFETY: The core has set `device`, to one of this driver.
+            let device = unsafe { Device::<D>::from_raw((*qp).device) };
+            let pd = match pd.is_null() {
+                true => None,
+                // SAFETY: The core has checked that it is a live one of this device.
+                false => Some(unsafe { Pd::from_raw(pd) }),
+            };
+            let cq = |cq: *mut bindings::ib_cq| match cq.is_null() {
+                true => None,
+                // SAFETY: As above.
+                false => Some(unsafe { Cq::from_raw(cq) }),
+            };
             let init = QpInit {
                 kind,
                 caps: QpCaps::from_raw(&attr.cap),
                 sq_sig_all,
-                // SAFETY: The core has checked that it is a live one of this device.
-                send_cq: unsafe { Cq::from_raw(attr.send_cq) },
+                pd,
+                send_cq: cq(attr.send_cq),
+                recv_cq: cq(attr.recv_cq),
                 // SAFETY: As above.
-                recv_cq: unsafe { Cq::from_raw(attr.recv_cq) },
-                // SAFETY: As above, or null.
+                xrcd: unsafe { Xrcd::from_raw(attr.xrcd) },
+                // SAFETY: As above.
                 srq: unsafe { Srq::from_raw(attr.srq) },
                 create_flags: attr.create_flags,
                 port: attr.port_num,
@@ -205,7 +208,7 @@ impl<D: Driver> VTable<D> {
             // SAFETY: As above.
             let udata = unsafe { Udata::from_raw(udata) };
             let notifier = QpNotifier::new()?;
-            let new = D::create_qp(pd, &init, context, udata, notifier.clone())?;
+            let new = D::create_qp(device, &init, context, udata, notifier.clone())?;
             let this = qp.cast::<Qp<D>>();
             // SAFETY: Only the address of the field is taken.
             let drv = unsafe { &raw mut (*this).drv };
@@ -335,6 +338,12 @@ impl<D: Driver> VTable<D> {
     ) -> c_int {
         // SAFETY: `qp` is live by the safety requirement.
         let qp = unsafe { Qp::<D>::from_raw(qp) };
+        if qp.kind == QpKind::XrcTgt {
+            // Also that of a user program is a kernel's, and what is asked for here comes from there.
+            // SAFETY: `bad` is valid by the safety requirement.
+            unsafe { bad.write(wr) };
+            return EINVAL.to_errno();
+        }
         if qp.user {
             // What uverbs makes of requests in the command is not looked at.
             let ret = D::doorbell(qp);
@@ -377,7 +386,7 @@ impl<D: Driver> VTable<D> {
             let next = unsafe { (*wr).next };
             // SAFETY: As above: a request for this queue pair, not yet posted.
             let request = unsafe { RecvWr::new(&*wr) };
-            let ret = if qp.user || qp.srq().is_some() {
+            let ret = if qp.user || !qp.has_receive_queue() {
                 Err(EINVAL)
             } else {
                 D::post_recv(qp, &request)

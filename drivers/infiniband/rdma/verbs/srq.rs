@@ -6,10 +6,12 @@
 //! In the tree this file would be `rust/kernel/rdma/srq.rs`.
 
 use super::{
+    cq::Cq,
     notifier::SrqNotifier,
     pd::Pd,
     ucontext::Ucontext,
     wr::RecvWr,
+    xrcd::Xrcd,
     Driver, //
 };
 use crate::{
@@ -27,12 +29,21 @@ use kernel::{
 /// What the user wants; C: `struct ib_srq_init_attr`.
 ///
 /// The limit is not here: it means nothing before there are receives in the queue.
-#[derive(Clone, Copy, Debug)]
-pub struct SrqInit {
+pub struct SrqInit<'a, D: Driver> {
     /// Number of receives.
     pub max_wr: u32,
     /// Pieces of memory in each.
     pub max_sge: u32,
+    /// It is for extended reliable connections.
+    pub xrc: Option<XrcInit<'a, D>>,
+}
+
+/// What belongs to a shared receive queue for extended reliable connections.
+pub struct XrcInit<'a, D: Driver> {
+    /// Its domain.
+    pub xrcd: &'a Xrcd<D>,
+    /// Where its receives complete.
+    pub cq: &'a Cq<D>,
 }
 
 /// Attributes of a shared receive queue; C: `struct ib_srq_attr`.
@@ -57,6 +68,8 @@ pub struct SrqChange {
 
 /// What the driver made of it.
 pub struct NewSrq<I> {
+    /// Number of the queue, as peers name one for extended reliable connections.
+    pub number: u32,
     /// Number of receives that the queue really has room for.
     pub max_wr: u32,
     /// Pieces of memory that each may have.
@@ -134,10 +147,23 @@ impl<D: Driver> VTable<D> {
         from_result(|| {
             // SAFETY: `attr` is valid and exclusive by the safety requirement.
             let attr = unsafe { &mut *attr };
-            if attr.srq_type != bindings::ib_srq_type_IB_SRQT_BASIC {
-                return Err(EOPNOTSUPP);
-            }
+            let xrc = match attr.srq_type {
+                bindings::ib_srq_type_IB_SRQT_BASIC => None,
+                bindings::ib_srq_type_IB_SRQT_XRC => {
+                    // SAFETY: The union has this field for this type.
+                    let xrcd = unsafe { attr.ext.__bindgen_anon_1.xrc.xrcd };
+                    Some(XrcInit {
+                        // SAFETY: A live one of this device, or null (`verbs.c:ib_create_srq_user`).
+                        xrcd: unsafe { Xrcd::from_raw(xrcd) }.ok_or(EINVAL)?,
+                        // SAFETY: Queues of this type have one (`ib_srq_has_cq`), live and of this device.
+                        cq: unsafe { Cq::from_raw(attr.ext.cq) },
+                    })
+                }
+                _ => return Err(EOPNOTSUPP),
+            };
+            let is_xrc = xrc.is_some();
             let init = SrqInit {
+                xrc,
                 max_wr: attr.attr.max_wr,
                 max_sge: attr.attr.max_sge,
             };
@@ -154,6 +180,11 @@ impl<D: Driver> VTable<D> {
             let drv = unsafe { &raw mut (*this).drv };
             // SAFETY: `drv` is uninitialised memory that C does not move and, on failure, frees.
             unsafe { pin_init::raw_try_init(drv, new.init) }?;
+            if is_xrc {
+                // SAFETY: `srq` is valid and exclusive by the safety requirement; the union has this field
+                // for this type.
+                unsafe { (*srq).ext.__bindgen_anon_1.xrc.srq_num = new.number };
+            }
             attr.attr.max_wr = new.max_wr;
             attr.attr.max_sge = new.max_sge;
             // SAFETY: `srq` stays until `destroy`, which revokes.

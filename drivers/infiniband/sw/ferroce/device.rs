@@ -36,6 +36,7 @@ pub(crate) mod limits {
     /// Pages of a region for fast registration.
     pub(crate) const MAX_FAST_PAGES: u32 = 512;
     pub(crate) const MAX_PD: u32 = 1 << 20;
+    pub(crate) const MAX_XRCD: u32 = 1 << 20;
     pub(crate) const MAX_AH: u32 = 1 << 16;
     pub(crate) const MAX_GROUPS: u32 = 1 << 10;
     pub(crate) const MAX_GROUP_MEMBERS: u32 = 1 << 8;
@@ -62,6 +63,7 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
             | device_cap::SYS_IMAGE_GUID
             | device_cap::RC_RNR_NAK_GEN
             | device_cap::SRQ_RESIZE
+            | device_cap::XRC
             | device_cap::FLUSH_GLOBAL
             | device_cap::ATOMIC_WRITE
             | device_cap::MEM_MGT_EXTENSIONS
@@ -97,14 +99,16 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
 /// What works on memory that is paged on demand: whatever a transport has.
 fn odp_caps() -> OdpCaps {
     let messages = odp_cap::SEND | odp_cap::RECV | odp_cap::SRQ_RECV;
+    let connected = messages
+        | odp_cap::WRITE
+        | odp_cap::READ
+        | odp_cap::ATOMIC
+        | odp_cap::FLUSH
+        | odp_cap::ATOMIC_WRITE;
     OdpCaps {
-        rc: messages
-            | odp_cap::WRITE
-            | odp_cap::READ
-            | odp_cap::ATOMIC
-            | odp_cap::FLUSH
-            | odp_cap::ATOMIC_WRITE,
+        rc: connected,
         ud: messages,
+        xrc: connected,
         ..OdpCaps::default()
     }
 }

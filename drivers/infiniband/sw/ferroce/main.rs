@@ -33,6 +33,7 @@ mod receives;
 mod region;
 mod uapi;
 mod verbs;
+mod xrc;
 
 use kernel::prelude::*;
 use rdma::{

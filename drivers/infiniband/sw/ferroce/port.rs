@@ -17,7 +17,8 @@ use crate::{
     },
     prefetch::Prefetcher,
     qp::QueuePair,
-    region::Memory, //
+    region::Memory,
+    xrc::XrcQueue, //
 };
 use kernel::{
     new_mutex,
@@ -68,6 +69,9 @@ pub(crate) struct Port {
     /// Address handles of user space by number.
     #[pin]
     pub(crate) addresses: RcuMap<AddressHandle>,
+    /// Shared receive queues of extended reliable connections by number.
+    #[pin]
+    pub(crate) xrc_queues: RcuMap<XrcQueue>,
     /// Multicast groups that queue pairs are attached to.
     #[pin]
     pub(crate) groups: Groups,
@@ -83,6 +87,7 @@ pub(crate) struct Port {
     pub(crate) srq_numbers: Arc<IdPool>,
     pub(crate) cq_numbers: Arc<IdPool>,
     pub(crate) pd_numbers: Arc<IdPool>,
+    pub(crate) xrcd_numbers: Arc<IdPool>,
     pub(crate) counters: Counters,
     pub(crate) workqueue: Arc<WorkQueue>,
     /// For work that waits for pages of programs.
@@ -92,8 +97,8 @@ pub(crate) struct Port {
     /// Memory for the packets of trains.
     pub(crate) segments: SegmentPool,
     ifindex: u32,
-    /// Number of the next QP, for [`crate::region::Accessor`].
-    qp_serial: Atomic<u64>,
+    /// See [`Self::next_serial`].
+    serial: Atomic<u64>,
     /// Code of the MTU that the interface allows.
     mtu: Atomic<u32>,
     /// Packets carry an ICRC, and only those with the right one are taken.
@@ -128,6 +133,7 @@ impl Port {
                 qps <- RcuMap::new(10),
                 regions <- RcuMap::new(10),
                 addresses <- RcuMap::new(6),
+                xrc_queues <- RcuMap::new(6),
                 groups <- Groups::new(),
                 // QP1 has a number of its own.
                 qp_numbers <- IdPool::starting_at(
@@ -139,13 +145,14 @@ impl Port {
                 srq_numbers: IdPool::new_shared(limits::objects(limits::MAX_SRQ))?,
                 cq_numbers: IdPool::new_shared(limits::objects(limits::MAX_CQ))?,
                 pd_numbers: IdPool::new_shared(limits::objects(limits::MAX_PD))?,
+                xrcd_numbers: IdPool::new_shared(limits::objects(limits::MAX_XRCD))?,
                 counters: Counters::new()?,
                 workqueue,
                 prefetcher: Prefetcher::new(&pagers)?,
                 pagers,
                 segments: SegmentPool::new()?,
                 ifindex: netdev.ifindex(),
-                qp_serial: Atomic::new(0),
+                serial: Atomic::new(0),
                 mtu: Atomic::new(roce_mtu(netdev.mtu()).code()),
                 icrc: Atomic::new(true),
                 capabilities: Atomic::new(0),
@@ -179,9 +186,10 @@ impl Port {
         drop(netdev);
     }
 
-    /// A number for a QP that no other one of this port has had.
-    pub(crate) fn next_qp_serial(&self) -> u64 {
-        self.qp_serial.fetch_add(1, Relaxed)
+    /// A number that no other object of this port has had: for [`crate::region::Accessor`] and
+    /// [`crate::xrc::XrcName`].
+    pub(crate) fn next_serial(&self) -> u64 {
+        self.serial.fetch_add(1, Relaxed)
     }
 
     /// The network interface, unless the port is closed.

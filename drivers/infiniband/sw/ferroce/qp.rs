@@ -123,10 +123,13 @@ pub(crate) struct QpParts {
     pub(crate) port: Arc<Port>,
     pub(crate) kind: QpKind,
     pub(crate) qpn: Qpn,
+    /// 0: it has none.
     pub(crate) pd: usize,
+    /// The XRC domain of a target.
+    pub(crate) xrcd: Option<usize>,
     pub(crate) notifier: Arc<QpNotifier>,
-    pub(crate) send_cq: Arc<CompletionQueue>,
-    pub(crate) recv_cq: Arc<CompletionQueue>,
+    pub(crate) send_cq: Option<Arc<CompletionQueue>>,
+    pub(crate) recv_cq: Option<Arc<CompletionQueue>>,
     pub(crate) sends: SendSource,
     pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) caps: QpCaps,
@@ -173,9 +176,10 @@ pub(crate) struct QueuePair {
     kind: QpKind,
     qpn: Qpn,
     accessor: Accessor,
+    xrcd: Option<usize>,
     notifier: Arc<QpNotifier>,
-    send_cq: Arc<CompletionQueue>,
-    recv_cq: Arc<CompletionQueue>,
+    send_cq: Option<Arc<CompletionQueue>>,
+    recv_cq: Option<Arc<CompletionQueue>>,
     caps: QpCaps,
     signal_all: bool,
     /// Sends of a kernel user, posted in any context.
@@ -231,7 +235,7 @@ impl QueuePair {
         };
         let accessor = Accessor {
             pd: parts.pd,
-            qp: parts.port.next_qp_serial(),
+            qp: parts.port.next_serial(),
         };
         let work = Work::new(&parts.port.workqueue)?;
         let pager = Work::new(&parts.port.pagers)?;
@@ -241,6 +245,7 @@ impl QueuePair {
                 kind: parts.kind,
                 qpn: parts.qpn,
                 accessor,
+                xrcd: parts.xrcd,
                 notifier: parts.notifier,
                 send_cq: parts.send_cq,
                 recv_cq: parts.recv_cq,

@@ -147,6 +147,17 @@ pub(crate) struct AtomicOperands {
     reserved: u32,
 }
 
+/// The number of the shared receive queue at the peer, for an extended reliable connection. The header
+/// has no field for it; this is its place in the patches for rxe and librxe that were proposed, behind
+/// the operands of all operations, so that it goes with each of them.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct XrcOperands {
+    others: [u8; 32],
+    /// In native order, 24 bits.
+    pub(crate) srq_num: u32,
+}
+
 /// `wr.flush` in the union of operands.
 #[derive(Clone, Copy, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -237,6 +248,8 @@ const _: () = {
     assert!(core::mem::offset_of!(SendWqe, dma) == 184);
     assert!(size_of::<AtomicOperands>() == 32);
     assert!(core::mem::offset_of!(AtomicOperands, rkey) == 24);
+    assert!(core::mem::offset_of!(XrcOperands, srq_num) == size_of::<AtomicOperands>());
+    assert!(core::mem::offset_of!(XrcOperands, srq_num) == size_of::<BindOperands>());
     assert!(core::mem::offset_of!(FlushOperands, rkey) == 12);
     assert!(core::mem::offset_of!(FlushOperands, level) == 17);
     assert!(size_of::<RecvWqe>() == 40);

@@ -100,6 +100,7 @@ impl Driver for Ferroce {
     type Srq = srq::SharedReceives;
     type Mr = mr::Registration;
     type Mw = mw::Allocation;
+    type Xrcd = Number;
 
     fn query_device(device: &Device<Self>, attr: &mut DeviceAttr) -> Result {
         *attr = device::attr(device);
@@ -139,6 +140,10 @@ impl Driver for Ferroce {
     fn alloc_pd(device: &Device<Self>) -> impl PinInit<Number, Error> {
         // Counted, and no more: domains are told apart by what the core knows.
         device.drv().pd_numbers.take(0..device::limits::MAX_PD)
+    }
+
+    fn alloc_xrcd(device: &Device<Self>) -> impl PinInit<Number, Error> {
+        device.drv().xrcd_numbers.take(0..device::limits::MAX_XRCD)
     }
 
     fn create_ah(
@@ -187,13 +192,13 @@ impl Driver for Ferroce {
     }
 
     fn create_qp(
-        pd: &Pd<Self>,
+        device: &Device<Self>,
         attr: &QpInit<'_, Self>,
         context: Option<&Ucontext<Self>>,
         udata: Option<&Udata>,
         notifier: Arc<QpNotifier>,
     ) -> Result<NewQp<impl PinInit<Arc<QueuePair>, Error>>> {
-        qp::create(pd, attr, context, udata, notifier)
+        qp::create(device, attr, context, udata, notifier)
     }
 
     fn modify_qp(qp: &Qp<Self>, attr: &QpAttr, mask: u32, _udata: Option<&Udata>) -> Result {
@@ -223,7 +228,7 @@ impl Driver for Ferroce {
 
     fn create_srq(
         pd: &Pd<Self>,
-        attr: &SrqInit,
+        attr: &SrqInit<'_, Self>,
         context: Option<&Ucontext<Self>>,
         udata: Option<&Udata>,
         notifier: Arc<SrqNotifier>,
@@ -244,7 +249,9 @@ impl Driver for Ferroce {
         srq::query(srq)
     }
 
-    fn destroy_srq(_srq: &Srq<Self>) {}
+    fn destroy_srq(srq: &Srq<Self>) {
+        srq::destroy(srq.pd().device().drv(), srq.drv());
+    }
 
     fn post_srq_recv(srq: &Srq<Self>, wr: &RecvWr<'_>) -> Result {
         post::receive_shared(srq.drv().queue(), wr)

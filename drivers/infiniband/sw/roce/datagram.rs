@@ -124,6 +124,7 @@ where
             },
             mtu: ctx.attr.path_mtu,
             dest_qp: datagram.dest,
+            srq: wqe.srq,
             transport: ctx.kind.transport(),
             form: Form::Datagram {
                 qkey,
@@ -149,7 +150,9 @@ where
         match ctx.kind {
             QpKind::Gsi => Ok(()),
             //= IBA 10.3.1.6
-            QpKind::Ud | QpKind::Rc | QpKind::Uc => Err(Failure::SendQueue),
+            QpKind::Ud | QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => {
+                Err(Failure::SendQueue)
+            }
         }
     }
 
@@ -220,7 +223,7 @@ where
         };
         let qkey = match ctx.kind {
             QpKind::Gsi => GSI_QKEY,
-            QpKind::Ud | QpKind::Rc | QpKind::Uc => ctx.attr.qkey,
+            QpKind::Ud | QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => ctx.attr.qkey,
         };
         if deth.qkey != qkey || packet.bth.opcode.operation() != Operation::Send {
             env.count(Counter::DropQKey);

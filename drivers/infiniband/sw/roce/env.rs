@@ -9,7 +9,10 @@ use crate::{
         RecvCqe,
         SendCqe, //
     },
-    types::RKey,
+    types::{
+        RKey,
+        Srqn, //
+    },
     wire::Feth,
     wqe::{
         AtomicOp,
@@ -134,6 +137,16 @@ impl Counter {
 
 /// The world around a QP. `payload` is always a range of the payload of the packet at hand.
 pub trait Env {
+    /// From now on, until the packet at hand is done with, receive WQEs come from the shared receive queue
+    /// that its XRCETH names, and the keys in it belong to that queue's protection domain.
+    ///
+    /// Asked for each request to the target of an Extended Reliable Connection, and of nobody else.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::Access`] if there is no such queue in the XRC domain of the QP.
+    fn select_srq(&mut self, srq: Srqn) -> Result<(), MemoryError>;
+
     /// Takes the next receive WQE off the queue; it becomes the current one.
     fn take_receive(&mut self) -> Receive;
 

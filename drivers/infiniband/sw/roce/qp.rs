@@ -173,7 +173,7 @@ where
             requester_turn: false,
             established: false,
             notify_drained: false,
-            last_wqe: LastWqe::default(),
+            last_wqe: LastWqe::new(kind == QpKind::XrcTgt),
         }
     }
 
@@ -222,7 +222,7 @@ where
     /// to send.
     #[inline]
     pub fn is_in_flight(&self) -> bool {
-        self.kind == QpKind::Rc && self.requester.cursor() != self.requester.unacked
+        self.kind.is_reliable() && self.requester.cursor() != self.requester.unacked
     }
 
     /// Whether a send WQE is posted of which not all packets have been handed out.
@@ -413,7 +413,9 @@ where
                 env.event(QpEvent::CommEst);
             }
             match self.kind {
-                QpKind::Rc => self.responder.request(packet, &ctx, env),
+                QpKind::Rc | QpKind::XrcIni | QpKind::XrcTgt => {
+                    self.responder.request(packet, &ctx, env)
+                }
                 QpKind::Uc => self.responder.unreliable(packet, &ctx, env),
                 QpKind::Ud | QpKind::Gsi => self.responder.datagram(packet, &ctx, env),
             }
@@ -431,7 +433,14 @@ where
             self.attr.state.receives()
         };
         //= IBA 9.6.1
-        if opcode.transport() != self.kind.transport() {
+        //= IBA A14.3
+        // Of an extended connection, one end has no responder and the other no requester.
+        let strays = match self.kind {
+            QpKind::XrcIni => !opcode.is_response(),
+            QpKind::XrcTgt => opcode.is_response(),
+            QpKind::Rc | QpKind::Uc | QpKind::Ud | QpKind::Gsi => false,
+        };
+        if opcode.transport() != self.kind.transport() || strays {
             Some(Counter::DropTransport)
         } else if !takes {
             Some(Counter::DropState)

@@ -47,7 +47,6 @@ use crate::{
         Env, //
     },
     qp::{
-        state::QpKind,
         Context,
         Failure, //
     },
@@ -297,7 +296,7 @@ where
                 let last = psn.add(count.wrapping_sub(1)).get();
                 if last & ack_mask == ack_mask || (ack_end && count == left) {
                     self.retry.asked();
-                } else if ctx.kind == QpKind::Rc {
+                } else if ctx.kind.is_reliable() {
                     self.retry.unasked(now);
                 }
                 let form = Form::Message {
@@ -328,6 +327,7 @@ where
             source,
             mtu,
             dest_qp: ctx.dest_qp(),
+            srq: wqe.srq,
             transport: ctx.kind.transport(),
             form,
             wqe: self.next,

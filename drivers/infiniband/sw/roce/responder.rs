@@ -57,7 +57,8 @@ use crate::{
     types::{
         Msn,
         Psn,
-        RKey, //
+        RKey,
+        Srqn, //
     },
     wire::{
         NakCode,
@@ -133,6 +134,8 @@ pub(crate) struct Responder<R> {
     expected: Psn,
     msn: Msn,
     message: Message,
+    /// What the XRCETH of the last request in order named.
+    srq: Srqn,
     /// The current receive WQE: taken and not yet completed.
     pub(crate) receive: Option<RecvWqe>,
     answer: Answer,
@@ -151,6 +154,7 @@ where
             expected: Psn::default(),
             msn: Msn::default(),
             message: Message::Idle,
+            srq: Srqn::default(),
             receive: None,
             answer: Answer::None,
             silence: Silence::None,
@@ -202,6 +206,11 @@ where
             }
             return Ok(());
         }
+        if let Some(srq) = packet.xrceth {
+            if let Err(code) = self.select(srq, packet, env) {
+                return self.refuse(code, ctx, env);
+            }
+        }
         match packet.bth.opcode.operation() {
             Operation::Send => self.send(packet, ctx, env),
             Operation::Write => self.write(packet, ctx, env),
@@ -215,6 +224,22 @@ where
             | Operation::AtomicAcknowledge
             | Operation::Cnp => self.refuse(NakCode::InvalidRequest, ctx, env),
         }
+    }
+
+    //= IBA A14.3
+    /// Turns to the shared receive queue that the packet names. All packets of a message name the same.
+    fn select<E: Env + ?Sized>(
+        &mut self,
+        srq: Srqn,
+        packet: &Packet,
+        env: &mut E,
+    ) -> Result<(), NakCode> {
+        let under_way = self.message != Message::Idle || self.receive.is_some();
+        if under_way && srq != self.srq {
+            return Err(NakCode::InvalidRequest);
+        }
+        self.srq = srq;
+        select(packet, env)
     }
 
     /// A packet from beyond a gap.
@@ -498,6 +523,14 @@ fn has_right_length(packet: &Packet, ctx: &Context<'_>) -> bool {
         (true, true) => length <= mtu,
         (false, true) => length != 0 && length <= mtu,
         (true, false) | (false, false) => length == mtu,
+    }
+}
+
+/// Turns to the shared receive queue that a packet names, if it has an XRCETH.
+fn select<E: Env + ?Sized>(packet: &Packet, env: &mut E) -> Result<(), NakCode> {
+    match packet.xrceth {
+        Some(srq) => env.select_srq(srq).map_err(nak_code),
+        None => Ok(()),
     }
 }
 

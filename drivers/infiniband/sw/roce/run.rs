@@ -16,7 +16,8 @@ use crate::{
         Psn,
         QKey,
         Qpn,
-        RKey, //
+        RKey,
+        Srqn, //
     },
     wire::{
         self,
@@ -56,6 +57,8 @@ pub enum PayloadSource {
         rkey: RKey,
         /// Virtual address.
         va: u64,
+        /// The shared receive queue whose protection domain it is, if an XRCETH named one.
+        srq: Srqn,
     },
 }
 
@@ -132,6 +135,8 @@ pub struct Run {
     pub mtu: Mtu,
     /// QP of the peer.
     pub dest_qp: Qpn,
+    /// What the XRCETH of a request names.
+    pub(crate) srq: Srqn,
     /// Transport service.
     pub(crate) transport: Transport,
     pub(crate) form: Form,
@@ -252,6 +257,8 @@ impl Run {
     #[inline]
     const fn is_bare(&self, place: Place) -> bool {
         match (self.form, place) {
+            // Each has an XRCETH.
+            (Form::Message { .. }, _) if matches!(self.transport, Transport::Xrc) => false,
             (Form::Message { op, .. }, place) => match (op, place) {
                 (SendOp::Send, _)
                 | (SendOp::SendImm(_) | SendOp::SendInv(_), Place::First | Place::Middle)
@@ -430,6 +437,9 @@ impl Run {
                 packet.payload_len = length;
                 packet.bth.solicited = solicited;
             }
+        }
+        if packet.bth.opcode.has_xrceth() {
+            packet.xrceth = Some(self.srq);
         }
         packet.bth.pad = pad(packet.payload_len);
         packet

@@ -35,7 +35,8 @@ use crate::{
         Mtu,
         Psn,
         Qpn,
-        RKey, //
+        RKey,
+        Srqn, //
     },
     wire::{
         Aeth,
@@ -73,6 +74,10 @@ pub(crate) const BASE: u64 = 0x1_0000;
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) receives: VecDeque<Receive>,
+    /// The shared receive queues that an XRCETH may name.
+    pub(crate) srqs: Vec<Srqn>,
+    /// Those that were selected.
+    pub(crate) selected: Vec<Srqn>,
     /// Placements into receive buffers: offset and length.
     pub(crate) received: Vec<(u64, u32)>,
     pub(crate) grhs: u32,
@@ -126,6 +131,14 @@ fn deny(error: Option<MemoryError>) -> Result<(), MemoryError> {
 }
 
 impl Env for World {
+    fn select_srq(&mut self, srq: Srqn) -> Result<(), MemoryError> {
+        self.selected.push(srq);
+        match self.srqs.contains(&srq) {
+            true => Ok(()),
+            false => Err(MemoryError::Access),
+        }
+    }
+
     fn take_receive(&mut self) -> Receive {
         self.receives.pop_front().unwrap_or(Receive::Empty)
     }

@@ -110,6 +110,24 @@ impl Qpn {
     }
 }
 
+/// Number of a shared receive queue, 24 bits, as an XRCETH names it. 0 is that of none.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Srqn(u32);
+
+impl Srqn {
+    /// Makes one of the low 24 bits of `value`.
+    #[inline]
+    pub const fn new(value: u32) -> Self {
+        Self(value & 0x00ff_ffff)
+    }
+
+    /// The value, less than 2^24.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
 /// Message Sequence Number: 24 bits, counts the messages that a responder has completed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Msn(u32);

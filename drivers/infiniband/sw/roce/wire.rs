@@ -23,6 +23,7 @@ mod imm;
 mod opcode;
 mod packet;
 mod reth;
+mod xrceth;
 
 pub use aeth::{
     Aeth,
@@ -57,8 +58,8 @@ pub const UDP_PORT: u16 = 4791;
 /// Length of the invariant CRC, in bytes.
 pub const ICRC_LEN: usize = 4;
 
-/// Length of the longest headers of one packet (BTH and AtomicETH), in bytes.
-pub const MAX_HEADER_LEN: usize = 40;
+/// Length of the longest headers of one packet (BTH, XRCETH and AtomicETH), in bytes.
+pub const MAX_HEADER_LEN: usize = 44;
 
 /// Why a packet is dropped before any QP sees it. Each has its counter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -7,7 +7,8 @@ use crate::{
         Psn,
         QKey,
         Qpn,
-        RKey, //
+        RKey,
+        Srqn, //
     },
     wire::Feth, //
 };
@@ -114,7 +115,7 @@ pub enum LocalOp {
     Bind,
 }
 
-/// A validated send WQE with the requester's progress on it. The driver fills the first five
+/// A validated send WQE with the requester's progress on it. The driver fills the first seven
 /// fields; [`crate::qp::Qp::post`] sets the rest.
 ///
 /// The scatter-gather list or inline data is kept by the driver under the same slot number.
@@ -132,6 +133,8 @@ pub struct SendWqe {
     pub solicited: bool,
     /// Wait for all earlier READs and atomics.
     pub fence: bool,
+    /// The shared receive queue at the peer of an extended reliable connection.
+    pub srq: Srqn,
     /// First PSN; set when the WQE is first sent.
     pub first_psn: Psn,
     /// The PSNs it takes: request packets, or response packets of a READ. None for a local operation.
@@ -150,6 +153,7 @@ impl SendWqe {
             signaled: true,
             solicited: false,
             fence: false,
+            srq: Srqn::new(0),
             first_psn: Psn::new(0),
             packets: 0,
             error: None,

@@ -86,7 +86,7 @@ impl QueuePair {
             return true;
         }
         let soon = |sent_at: Instant| now() < sent_at.after(SOON_NS);
-        let was_told = company.told && self.send_cq.is_empty();
+        let was_told = company.told && self.send_cq.as_ref().is_some_and(|cq| cq.is_empty());
         if was_told || !company.sent_at.is_some_and(soon) {
             return false;
         }

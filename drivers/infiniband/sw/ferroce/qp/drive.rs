@@ -33,6 +33,11 @@ pub(super) struct Steps<'a> {
 }
 
 impl Steps<'_> {
+    /// Whether what has become due is to be delivered before the next packet is handled.
+    pub(super) fn is_full(&self) -> bool {
+        self.effects.is_full()
+    }
+
     /// What the next step works on; `inbound` is the packet at hand, if any.
     pub(super) fn next<'s>(
         &'s mut self,

@@ -269,9 +269,16 @@ impl QueuePair {
             let Some(mut packet) = next else {
                 return;
             };
-            let taken = self.drive_steps(BUDGET_WORK, |steps| self.take_in(steps, &packet));
-            packet.skip(taken.map_or(0, |(taken, _)| taken));
-            let again = taken.is_some_and(|(_, waits)| waits);
+            let mut again = false;
+            while let Some((taken, waits)) =
+                self.drive_steps(BUDGET_WORK, |steps| self.take_in(steps, &packet))
+            {
+                packet.skip(taken);
+                again = waits;
+                if waits || taken == 0 {
+                    break;
+                }
+            }
             let mut state = self.state.lock();
             if again {
                 state.io.faults.current = Some(packet);
@@ -283,8 +290,8 @@ impl QueuePair {
         }
     }
 
-    /// Handles the datagrams of a packet, from the first one on: up to one that is for another QP, or
-    /// one that has to wait for a page. Returns how many were handled, and whether one has to wait.
+    /// Handles the datagrams of a packet, from the first one on: up to one that is for another QP, one that
+    /// has to wait for a page, or one behind which something is to be delivered first. Returns how many were handled, and whether one has to wait.
     pub(super) fn take_in(&self, steps: &mut Steps<'_>, packet: &RxPacket) -> (usize, bool) {
         let counters = &self.port.counters;
         let crc = FlowCrc::of(&self.port, packet);
@@ -320,6 +327,9 @@ impl QueuePair {
             taken = taken.wrapping_add(1);
             packets = packets.wrapping_add(1);
             received = received.wrapping_add(bytes.len() as u64);
+            if steps.is_full() {
+                break;
+            }
         }
         // A copy that has waited was counted when it came in.
         if !multicast {

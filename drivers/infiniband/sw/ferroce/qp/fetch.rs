@@ -40,7 +40,8 @@ use roce::{
     types::{
         QKey,
         Qpn,
-        RKey, //
+        RKey,
+        Srqn, //
     },
     wire::{
         Feth,
@@ -218,6 +219,15 @@ impl World<'_> {
                 let mut address = None;
                 wqe.op = match self.qp.kind {
                     QpKind::Rc | QpKind::Uc => connected_op(&raw),
+                    QpKind::XrcIni => match remote_srq(&raw) {
+                        Some(srq) => {
+                            wqe.srq = srq;
+                            connected_op(&raw)
+                        }
+                        None => None,
+                    },
+                    // Nobody can post to it.
+                    QpKind::XrcTgt => None,
                     QpKind::Ud | QpKind::Gsi => {
                         let op = self.datagram_op(&raw);
                         address = op.as_ref().map(|(_, address)| address.clone());
@@ -338,8 +348,8 @@ fn is_atomic(opcode: u32) -> bool {
 /// The local operation that a WQE of user space asks for.
 fn local_op(kind: QpKind, raw: &uapi::SendWqe) -> Option<(LocalOp, Operands)> {
     match kind {
-        QpKind::Rc | QpKind::Uc => {}
-        QpKind::Ud | QpKind::Gsi => return None,
+        QpKind::Rc | QpKind::Uc | QpKind::XrcIni => {}
+        QpKind::Ud | QpKind::Gsi | QpKind::XrcTgt => return None,
     }
     match raw.opcode {
         wr_opcode::LOCAL_INV => {
@@ -360,6 +370,13 @@ fn local_op(kind: QpKind, raw: &uapi::SendWqe) -> Option<(LocalOp, Operands)> {
         }
         _ => None,
     }
+}
+
+/// The shared receive queue at the peer that a WQE names; `None` for what is none.
+fn remote_srq(raw: &uapi::SendWqe) -> Option<Srqn> {
+    let (xrc, _) = uapi::XrcOperands::read_from_prefix(&raw.operands).ok()?;
+    let srq = Srqn::new(xrc.srq_num);
+    (srq.get() == xrc.srq_num).then_some(srq)
 }
 
 /// The operation of a WQE on a connected QP. `None` for what this transport does not have.

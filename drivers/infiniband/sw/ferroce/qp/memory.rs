@@ -21,10 +21,42 @@ use core::ops::Range;
 use kernel::prelude::*;
 use roce::{
     env::MemoryError,
-    types::RKey, //
+    types::{
+        RKey,
+        Srqn, //
+    }, //
 };
 
 impl World<'_> {
+    /// The protection domain of what the packet at hand names by key: that of the QP, or of the shared
+    /// receive queue that it names as well.
+    pub(super) fn remote_domain(&self) -> usize {
+        self.xrc
+            .map_or(self.qp.accessor.pd, |xrc| xrc.receives.pd())
+    }
+
+    /// Who makes the access that the packet at hand asks for.
+    pub(super) fn remote_accessor(&self) -> Accessor {
+        Accessor {
+            pd: self.remote_domain(),
+            ..self.qp.accessor
+        }
+    }
+
+    /// The protection domain of the list of the current receive WQE.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::Access`] if the queue that it was taken from is not the one that the packet at hand
+    /// names, but has had its number.
+    pub(super) fn receive_domain(&self) -> Result<usize, MemoryError> {
+        match (self.io.receives.source(), self.xrc) {
+            (None, _) => Ok(self.io.receives.pd()),
+            (Some(name), Some(xrc)) if xrc.name == name => Ok(xrc.receives.pd()),
+            (Some(_), _) => Err(MemoryError::Access),
+        }
+    }
+
     /// Runs `f` on the memory that `key` names, after checking key, domain, rights and bounds.
     pub(super) fn with_region<T>(
         &self,
@@ -118,16 +150,23 @@ impl World<'_> {
         Err(MemoryError::Access)
     }
 
-    /// Runs `f` on memory that the peer reads.
+    /// Runs `f` on memory that the peer reads, which asked for it with the number `srq`.
     pub(super) fn with_remote(
         &self,
+        srq: Srqn,
         rkey: RKey,
         va: u64,
         length: u64,
         f: impl FnOnce(&Backing, u64) -> Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
-        let (pd, rights) = (self.qp.accessor.pd, access::REMOTE_READ);
-        self.with_region(pd, rkey.0, va, length, rights, f)
+        let pd = match srq.get() {
+            0 => self.qp.accessor.pd,
+            _ => {
+                let xrc = self.xrc_queue(srq).ok_or(MemoryError::Access)?;
+                xrc.receives.pd()
+            }
+        };
+        self.with_region(pd, rkey.0, va, length, access::REMOTE_READ, f)
     }
 }
 

@@ -3,7 +3,11 @@
 
 use crate::{
     receives::ReceiveQueue,
-    uapi::Sge, //
+    uapi::Sge,
+    xrc::{
+        XrcName,
+        XrcQueue, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -17,6 +21,8 @@ pub(super) struct Receiver {
     queue: Arc<ReceiveQueue>,
     list: KVVec<Sge>,
     used: usize,
+    /// The queue that the current receive WQE was taken from, if a request named it.
+    source: Option<XrcName>,
 }
 
 impl Receiver {
@@ -29,6 +35,7 @@ impl Receiver {
             queue,
             list,
             used: 0,
+            source: None,
         })
     }
 
@@ -60,9 +67,28 @@ impl Receiver {
         (taken.receive, taken.event)
     }
 
+    /// As [`Self::take`], from the queue that the request at hand names.
+    pub(super) fn take_from(&mut self, from: &XrcQueue) -> (Receive, Option<SrqEvent>) {
+        let taken = from.receives.take(&mut self.list);
+        self.used = taken.num_sge;
+        self.source = Some(from.name);
+        (taken.receive, taken.event)
+    }
+
+    /// Where the current receive WQE was taken from, if a request named it.
+    pub(super) fn source(&self) -> Option<XrcName> {
+        self.source
+    }
+
+    /// The current receive WQE completes.
+    pub(super) fn finish(&mut self) -> Option<XrcName> {
+        self.source.take()
+    }
+
     /// Throws away what is posted, but for what is shared with others.
     pub(super) fn discard(&mut self) {
         self.used = 0;
+        self.source = None;
         if !self.queue.is_shared() {
             self.queue.discard();
         }

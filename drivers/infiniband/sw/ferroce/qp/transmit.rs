@@ -392,11 +392,11 @@ fn with_payload(
     f: impl FnOnce(&Backing, u64) -> Result<(), MemoryError>,
 ) -> Result<(), MemoryError> {
     match run.source {
-        PayloadSource::Remote { rkey, va } => {
+        PayloadSource::Remote { rkey, va, srq } => {
             let va = va
                 .checked_add(u64::from(offset))
                 .ok_or(MemoryError::Access)?;
-            world.with_remote(rkey, va, u64::from(length), f)
+            world.with_remote(srq, rkey, va, u64::from(length), f)
         }
         PayloadSource::Wqe { slot, offset: base } => match world.io.slots.payload(slot) {
             Payload::List => {
@@ -438,11 +438,11 @@ fn read_payload(
     }
     match run.source {
         PayloadSource::None => Err(MemoryError::Fault),
-        PayloadSource::Remote { rkey, va } => {
+        PayloadSource::Remote { rkey, va, srq } => {
             let va = va
                 .checked_add(u64::from(offset))
                 .ok_or(MemoryError::Access)?;
-            world.with_remote(rkey, va, buf.len() as u64, |memory, at| {
+            world.with_remote(srq, rkey, va, buf.len() as u64, |memory, at| {
                 memory.read(at, buf)
             })
         }

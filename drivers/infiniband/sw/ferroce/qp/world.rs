@@ -15,7 +15,11 @@ use super::{
 use crate::{
     completion::CompletionQueue,
     region,
-    uapi::access, //
+    uapi::access,
+    xrc::{
+        XrcName,
+        XrcQueue, //
+    }, //
 };
 use core::{
     cell::Cell,
@@ -29,7 +33,8 @@ use kernel::{
             Relaxed, //
         },
         barrier,
-        rcu, //
+        rcu,
+        ArcBorrow, //
     }, //
 };
 use rdma::{
@@ -67,7 +72,8 @@ use roce::{
     },
     types::{
         Instant,
-        RKey, //
+        RKey,
+        Srqn, //
     },
     wire::{
         Feth,
@@ -89,6 +95,9 @@ pub(super) struct Effects {
     /// Of the receive queue that the QP shares.
     receives_low: bool,
     receives_broken: bool,
+    /// The queue that the receives above are about, if a request named it. Only one at a time: see
+    /// [`Self::is_full`].
+    xrc: Option<XrcName>,
     /// One bit for each [`QpEvent`].
     events: u8,
 }
@@ -105,17 +114,45 @@ const EVENTS: [(QpEvent, VerbsEvent); 6] = [
 ];
 
 impl Effects {
+    /// Whether something is due for a queue that a request named: the next request may name another.
+    pub(super) fn is_full(&self) -> bool {
+        self.xrc.is_some()
+    }
+
+    /// What is due for the queue that a request named, if it still exists.
+    fn deliver_xrc(&self, qp: &QueuePair, name: XrcName) {
+        let rcu = rcu::read_lock();
+        let found = qp.port.xrc_queues.get(&rcu, name.number);
+        let Some(xrc) = found.filter(|xrc| xrc.name == name) else {
+            return;
+        };
+        if self.overflow_recv {
+            xrc.cq.report_overflow();
+        }
+        if self.receives_broken {
+            xrc.receives.report(SrqEvent::Error);
+        }
+        if self.receives_low {
+            xrc.receives.report(SrqEvent::LimitReached);
+        }
+        if self.notify_recv {
+            xrc.cq.notify();
+        }
+    }
+
     /// Calls the handlers that are due.
     ///
     /// # Context
     ///
     /// Process or softirq context, no lock held.
     pub(super) fn deliver(self, qp: &QueuePair) {
-        if self.overflow_send {
-            qp.send_cq.report_overflow();
+        let send_cq = qp.send_cq.as_deref();
+        let recv_cq = qp.recv_cq.as_deref();
+        if let Some(cq) = send_cq.filter(|_| self.overflow_send) {
+            cq.report_overflow();
         }
-        if self.overflow_recv {
-            qp.recv_cq.report_overflow();
+        if let Some(cq) = recv_cq.filter(|_| self.overflow_recv) {
+            cq.report_overflow();
         }
         if self.receives_broken {
             qp.receives.report(SrqEvent::Error);
@@ -123,13 +160,18 @@ impl Effects {
         if self.receives_low {
             qp.receives.report(SrqEvent::LimitReached);
         }
-        if self.notify_send {
-            qp.send_cq.notify();
+        if let Some(cq) = send_cq.filter(|_| self.notify_send) {
+            cq.notify();
         }
         // One queue for both directions is told once.
-        let same = core::ptr::eq::<CompletionQueue>(&*qp.send_cq, &*qp.recv_cq);
-        if self.notify_recv && !(same && self.notify_send) {
-            qp.recv_cq.notify();
+        let told = |cq: &CompletionQueue| {
+            self.notify_send && send_cq.is_some_and(|send| core::ptr::eq(send, cq))
+        };
+        if let Some(cq) = recv_cq.filter(|cq| self.notify_recv && !told(cq)) {
+            cq.notify();
+        }
+        if let Some(name) = self.xrc {
+            self.deliver_xrc(qp, name);
         }
         if self.events != 0 {
             for (bit, (_, event)) in EVENTS.iter().enumerate() {
@@ -149,6 +191,8 @@ pub(super) struct World<'a> {
     /// The packet at hand, if any.
     inbound: Option<&'a Inbound<'a>>,
     effects: &'a mut Effects,
+    /// The queue that the packet at hand names, if it does.
+    pub(super) xrc: Option<ArcBorrow<'a, XrcQueue>>,
     /// The last access met absent memory.
     pub(super) fault: Cell<Option<PageFault>>,
 }
@@ -167,6 +211,7 @@ impl<'a> World<'a> {
             rcu,
             inbound,
             effects,
+            xrc: None,
             fault: Cell::new(None),
         }
     }
@@ -216,6 +261,12 @@ impl<'a> World<'a> {
         }
     }
 
+    /// The shared receive queue with this number in the XRC domain of the QP.
+    pub(super) fn xrc_queue(&self, srq: Srqn) -> Option<ArcBorrow<'a, XrcQueue>> {
+        let found = self.qp.port.xrc_queues.get(self.rcu, srq.get())?;
+        (Some(found.xrcd) == self.qp.xrcd).then_some(found)
+    }
+
     fn payload(&self, range: Range<u32>) -> Result<&'a [u8], MemoryError> {
         self.inbound
             .and_then(|i| i.payload.get(range.start as usize..range.end as usize))
@@ -256,20 +307,29 @@ fn verbs_status(status: WcStatus) -> VerbsStatus {
 }
 
 impl Env for World<'_> {
+    fn select_srq(&mut self, srq: Srqn) -> Result<(), MemoryError> {
+        self.xrc = self.xrc_queue(srq);
+        self.xrc.map(|_| ()).ok_or(MemoryError::Access)
+    }
+
     fn take_receive(&mut self) -> Receive {
-        let (receive, event) = self.io.receives.take();
+        let (receive, event) = match self.xrc {
+            Some(xrc) => self.io.receives.take_from(&xrc),
+            None => self.io.receives.take(),
+        };
         match event {
-            None => {}
+            None => return receive,
             Some(SrqEvent::LimitReached) => self.effects.receives_low = true,
             Some(SrqEvent::Error) => self.effects.receives_broken = true,
         }
+        self.effects.xrc = self.xrc.map(|xrc| xrc.name);
         receive
     }
 
     fn write_receive(&mut self, offset: u64, payload: Range<u32>) -> Result<(), MemoryError> {
         let data = self.payload(payload)?;
-        let receives = &self.io.receives;
-        self.scatter(receives.pd(), receives.list(), offset, data)
+        let pd = self.receive_domain()?;
+        self.scatter(pd, self.io.receives.list(), offset, data)
     }
 
     fn write_grh(&mut self) -> Result<(), MemoryError> {
@@ -301,7 +361,7 @@ impl Env for World<'_> {
             RemoteAccess::Write => access::REMOTE_WRITE,
         };
         let length = u64::from(length);
-        self.with_region(self.qp.accessor.pd, rkey.0, va, length, rights, |_, _| {
+        self.with_region(self.remote_domain(), rkey.0, va, length, rights, |_, _| {
             Ok(())
         })
     }
@@ -316,7 +376,7 @@ impl Env for World<'_> {
         let length = data.len() as u64;
         let rights = access::REMOTE_WRITE;
         self.with_region(
-            self.qp.accessor.pd,
+            self.remote_domain(),
             rkey.0,
             va,
             length,
@@ -332,7 +392,7 @@ impl Env for World<'_> {
 
     fn atomic(&mut self, rkey: RKey, va: u64, op: AtomicOp) -> Result<u64, MemoryError> {
         let rights = access::REMOTE_ATOMIC;
-        self.with_region(self.qp.accessor.pd, rkey.0, va, 8, rights, |memory, at| {
+        self.with_region(self.remote_domain(), rkey.0, va, 8, rights, |memory, at| {
             memory.atomic(at, op)
         })
     }
@@ -345,7 +405,7 @@ impl Env for World<'_> {
     ) -> Result<(), MemoryError> {
         let bytes = <[u8; 8]>::try_from(self.payload(payload)?).map_err(|_| MemoryError::Fault)?;
         let rights = access::REMOTE_WRITE;
-        self.with_region(self.qp.accessor.pd, rkey.0, va, 8, rights, |memory, at| {
+        self.with_region(self.remote_domain(), rkey.0, va, 8, rights, |memory, at| {
             memory.atomic_write(at, bytes)
         })
     }
@@ -357,13 +417,13 @@ impl Env for World<'_> {
         match feth.selectivity {
             Selectivity::Range => {
                 let length = u64::from(length);
-                self.with_region(self.qp.accessor.pd, rkey.0, va, length, rights, |_, _| {
+                self.with_region(self.remote_domain(), rkey.0, va, length, rights, |_, _| {
                     Ok(())
                 })?;
             }
             Selectivity::Region | Selectivity::Reserved => {
                 let table = &self.qp.port.regions;
-                region::check_key(table, self.rcu, &self.qp.accessor, rkey.0, rights)?;
+                region::check_key(table, self.rcu, &self.remote_accessor(), rkey.0, rights)?;
             }
         }
         // What was written before is in the memory that all CPUs see; no region can be registered
@@ -373,8 +433,8 @@ impl Env for World<'_> {
     }
 
     fn invalidate(&mut self, rkey: RKey) -> Result<(), MemoryError> {
-        let qp = self.qp;
-        region::invalidate(&qp.port.regions, self.rcu, &qp.accessor, rkey.0, true)
+        let who = self.remote_accessor();
+        region::invalidate(&self.qp.port.regions, self.rcu, &who, rkey.0, true)
     }
 
     fn local(&mut self, slot: u32, _op: LocalOp) -> Result<(), MemoryError> {
@@ -406,7 +466,10 @@ impl Env for World<'_> {
         };
         let wc = self.wc(cqe.wr_id, cqe.status, opcode, cqe.byte_len);
         let solicited = cqe.status != WcStatus::Success;
-        let pushed = self.qp.send_cq.push(&wc, &self.qp.notifier, solicited);
+        let Some(cq) = &self.qp.send_cq else {
+            return Ok(());
+        };
+        let pushed = cq.push(&wc, &self.qp.notifier, solicited);
         self.io.company.told();
         match pushed {
             Ok(due) => self.effects.notify_send |= due,
@@ -438,7 +501,22 @@ impl Env for World<'_> {
             wc.smac = inbound.source_mac;
         }
         let solicited = cqe.solicited || cqe.status != WcStatus::Success;
-        let pushed = self.qp.recv_cq.push(&wc, &self.qp.notifier, solicited);
+        let source = self.io.receives.finish();
+        let pushed = match (source, &self.qp.recv_cq) {
+            (Some(name), _) => {
+                let found = self.xrc_queue(Srqn::new(name.number));
+                let Some(xrc) = found.filter(|xrc| xrc.name == name) else {
+                    // Destroyed, and with it what was posted to it.
+                    return Ok(());
+                };
+                xrc.cq.push(&wc, &self.qp.notifier, solicited)
+            }
+            (None, Some(cq)) => cq.push(&wc, &self.qp.notifier, solicited),
+            (None, None) => return Ok(()),
+        };
+        if !matches!(pushed, Ok(false)) && source.is_some() {
+            self.effects.xrc = source;
+        }
         match pushed {
             Ok(due) => self.effects.notify_recv |= due,
             Err(ref overflow) => self.effects.overflow_recv |= overflow.first,

@@ -41,6 +41,7 @@ use rdma::{
     verbs::{
         access,
         mask,
+        Device,
         NewQp,
         Pd,
         QpAttr,
@@ -49,7 +50,8 @@ use rdma::{
         QpKind,
         QpNotifier,
         QpState,
-        Ucontext, //
+        Ucontext,
+        Xrcd, //
     }, //
 };
 use roce::{
@@ -79,9 +81,10 @@ const NUMBERS: core::ops::Range<u32> = 16..0x00ff_ffff;
 /// # Errors
 ///
 /// `EOPNOTSUPP` for a type or a flag that this driver does not have,
-/// `EINVAL` for sizes out of range, `EBUSY` for a second management QP.
+/// `EINVAL` for sizes out of range, and for too few or too many objects to go with the type; `EBUSY` for
+/// a second management QP.
 pub(super) fn create(
-    pd: &Pd<Ferroce>,
+    device: &Device<Ferroce>,
     attr: &QpInit<'_, Ferroce>,
     ucontext: Option<&Ucontext<Ferroce>>,
     udata: Option<&Udata>,
@@ -92,21 +95,28 @@ pub(super) fn create(
         QpKind::Uc => CoreKind::Uc,
         QpKind::Ud => CoreKind::Ud,
         QpKind::Gsi if udata.is_none() => CoreKind::Gsi,
-        QpKind::Gsi | QpKind::Smi | QpKind::Other(_) => return Err(EOPNOTSUPP),
+        // Requests of kernel users cannot name the queue at the peer.
+        QpKind::XrcIni if udata.is_some() => CoreKind::XrcIni,
+        QpKind::XrcTgt => CoreKind::XrcTgt,
+        QpKind::Gsi | QpKind::Smi | QpKind::XrcIni | QpKind::Other(_) => return Err(EOPNOTSUPP),
     };
     if attr.create_flags != 0 {
         return Err(EOPNOTSUPP);
     }
+    let objects = objects(kind, attr)?;
     let mut caps = attr.caps;
-    let shared = attr.srq.map(|srq| srq.drv().queue().clone());
-    if shared.is_some() {
+    if objects.receives.is_some() {
         (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
     }
+    if kind == CoreKind::XrcTgt {
+        caps = QpCaps::default();
+    }
     check_caps(&caps)?;
-    let port = pd.device().drv();
+    let port = device.drv();
+    let (shared, pd) = (objects.receives, objects.pd);
     let queues = match (ucontext, udata) {
-        (Some(ucontext), Some(udata)) => user_queues(ucontext, udata, &caps, shared, pd.id())?,
-        _ => kernel_queues(&caps, shared, pd.id())?,
+        (Some(ucontext), Some(udata)) => user_queues(ucontext, udata, &caps, shared, pd)?,
+        _ => kernel_queues(&caps, shared, pd)?,
     };
     let qpn = if kind == CoreKind::Gsi {
         Qpn::GSI
@@ -118,10 +128,11 @@ pub(super) fn create(
         port: port.clone(),
         kind,
         qpn,
-        pd: pd.id(),
+        pd,
+        xrcd: attr.xrcd.map(Xrcd::id),
         notifier,
-        send_cq: attr.send_cq.drv().clone(),
-        recv_cq: attr.recv_cq.drv().clone(),
+        send_cq: attr.send_cq.map(|cq| cq.drv().clone()),
+        recv_cq: attr.recv_cq.map(|cq| cq.drv().clone()),
         sends: queues.sends,
         receives: queues.receives,
         caps,
@@ -139,6 +150,42 @@ pub(super) fn create(
         caps,
         init: Ok(qp),
     })
+}
+
+/// What goes with a queue pair, as far as its type has it.
+struct Objects {
+    /// Protection domain, 0 if there is none.
+    pd: usize,
+    /// The receive queue, unless it has one of its own.
+    receives: Option<Arc<ReceiveQueue>>,
+}
+
+/// Checks that there is all that a type needs, and nothing that it has no use for.
+fn objects(kind: CoreKind, attr: &QpInit<'_, Ferroce>) -> Result<Objects> {
+    let (sends, receives) = (attr.send_cq.is_some(), attr.recv_cq.is_some());
+    let pd = attr.pd.map(Pd::id);
+    let complete = match kind {
+        CoreKind::Rc | CoreKind::Uc | CoreKind::Ud | CoreKind::Gsi => {
+            pd.is_some() && sends && receives && attr.xrcd.is_none()
+        }
+        CoreKind::XrcIni => pd.is_some() && sends && attr.xrcd.is_none() && attr.srq.is_none(),
+        CoreKind::XrcTgt => attr.xrcd.is_some() && attr.srq.is_none(),
+    };
+    if !complete || attr.srq.is_some_and(|srq| srq.drv().is_xrc()) {
+        return Err(EINVAL);
+    }
+    let receives = match kind {
+        CoreKind::Rc | CoreKind::Uc | CoreKind::Ud | CoreKind::Gsi => {
+            attr.srq.map(|srq| srq.drv().queue().clone())
+        }
+        // Always empty. A target keeps the list of a WQE of any queue that it takes from.
+        CoreKind::XrcIni | CoreKind::XrcTgt => {
+            let source = Source::Kernel(Requests::new(0, 0)?);
+            Some(ReceiveQueue::new(source, limits::MAX_SGE, 0, None)?)
+        }
+    };
+    let pd = pd.unwrap_or(0);
+    Ok(Objects { pd, receives })
 }
 
 /// Ends a queue pair: nothing of it runs when this returns.

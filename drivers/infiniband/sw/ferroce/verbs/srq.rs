@@ -6,6 +6,7 @@ use crate::{
         limits,
         Ferroce, //
     },
+    port::Port,
     posted::Requests,
     queue::Consumer,
     receives::{
@@ -16,7 +17,11 @@ use crate::{
         CreateSrqResponse,
         ModifySrqCommand, //
     },
-    verbs::qp::receive_ring, //
+    verbs::qp::receive_ring,
+    xrc::{
+        XrcName,
+        XrcQueue, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -45,13 +50,19 @@ use zerocopy::IntoBytes;
 /// A shared receive queue: what QPs take from, and its number.
 pub(crate) struct SharedReceives {
     queue: Arc<ReceiveQueue>,
-    _number: Number,
+    number: Number,
+    is_xrc: bool,
 }
 
 impl SharedReceives {
     /// The queue itself.
     pub(crate) fn queue(&self) -> &Arc<ReceiveQueue> {
         &self.queue
+    }
+
+    /// Whether it is for extended reliable connections.
+    pub(crate) fn is_xrc(&self) -> bool {
+        self.is_xrc
     }
 }
 
@@ -62,7 +73,7 @@ impl SharedReceives {
 /// `EINVAL` for sizes out of range, `ENOMEM`.
 pub(super) fn create(
     pd: &Pd<Ferroce>,
-    attr: &SrqInit,
+    attr: &SrqInit<'_, Ferroce>,
     ucontext: Option<&Ucontext<Ferroce>>,
     udata: Option<&Udata>,
     notifier: Arc<SrqNotifier>,
@@ -72,7 +83,8 @@ pub(super) fn create(
         return Err(EINVAL);
     }
     let max_sge = attr.max_sge.max(1);
-    let number = pd.device().drv().srq_numbers.take(1..1 << 24)?;
+    let port = pd.device().drv();
+    let number = port.srq_numbers.take(1..1 << 24)?;
     let source = match (ucontext, udata) {
         (Some(ucontext), Some(udata)) => {
             let ring = receive_ring(ucontext, attr.max_wr, max_sge)?;
@@ -86,14 +98,37 @@ pub(super) fn create(
         _ => Source::Kernel(Requests::new(attr.max_wr, max_sge)?),
     };
     let queue = ReceiveQueue::new(source, max_sge, pd.id(), Some(notifier))?;
+    if let Some(xrc) = &attr.xrc {
+        let name = XrcName {
+            number: number.get(),
+            serial: port.next_serial(),
+        };
+        let entry = XrcQueue {
+            name,
+            xrcd: xrc.xrcd.id(),
+            receives: queue.clone(),
+            cq: xrc.cq.drv().clone(),
+        };
+        port.xrc_queues
+            .insert(name.number, Arc::new(entry, GFP_KERNEL)?)?;
+    }
     Ok(NewSrq {
+        number: number.get(),
         max_wr: queue.capacity(),
         max_sge,
         init: Ok(SharedReceives {
             queue,
-            _number: number,
+            number,
+            is_xrc: attr.xrc.is_some(),
         }),
     })
+}
+
+/// Ends a shared receive queue: nobody takes from it, or writes to what was taken, when this returns.
+pub(super) fn destroy(port: &Port, srq: &SharedReceives) {
+    if srq.is_xrc {
+        let _ = port.xrc_queues.remove(srq.number.get());
+    }
 }
 
 /// Changes size or limit.

@@ -44,7 +44,7 @@ fn node(kind: QpKind) -> Node {
     let mut attr = attributes();
     attr.qkey = match kind {
         QpKind::Gsi => GSI_QKEY,
-        QpKind::Ud | QpKind::Rc | QpKind::Uc => QKEY,
+        QpKind::Ud | QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => QKEY,
     };
     Node::with(kind, &attr)
 }

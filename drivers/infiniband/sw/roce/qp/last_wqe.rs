@@ -11,13 +11,19 @@ use crate::env::{
 };
 
 /// Whether a QP shares its receive queue, and what was said of it.
-#[derive(Default)]
 pub(crate) struct LastWqe {
     shared: bool,
     told: bool,
 }
 
 impl LastWqe {
+    pub(crate) const fn new(shared: bool) -> Self {
+        Self {
+            shared,
+            told: false,
+        }
+    }
+
     /// The receive queue is a shared one.
     pub(crate) fn share(&mut self) {
         self.shared = true;

@@ -33,6 +33,12 @@ pub enum QpKind {
     Ud,
     /// General Services Interface: QP1, a datagram QP with a Q_Key of its own.
     Gsi,
+    //= IBA A14.3
+    /// The initiator of an Extended Reliable Connection: it only sends.
+    XrcIni,
+    /// The target of an Extended Reliable Connection: it only receives, into the shared receive queues
+    /// that the initiator names.
+    XrcTgt,
 }
 
 impl QpKind {
@@ -40,7 +46,7 @@ impl QpKind {
     #[inline]
     pub const fn is_datagram(self) -> bool {
         match self {
-            Self::Rc | Self::Uc => false,
+            Self::Rc | Self::Uc | Self::XrcIni | Self::XrcTgt => false,
             Self::Ud | Self::Gsi => true,
         }
     }
@@ -49,7 +55,7 @@ impl QpKind {
     #[inline]
     pub const fn is_reliable(self) -> bool {
         match self {
-            Self::Rc => true,
+            Self::Rc | Self::XrcIni | Self::XrcTgt => true,
             Self::Uc | Self::Ud | Self::Gsi => false,
         }
     }
@@ -61,6 +67,7 @@ impl QpKind {
             Self::Rc => Transport::Rc,
             Self::Uc => Transport::Uc,
             Self::Ud | Self::Gsi => Transport::Ud,
+            Self::XrcIni | Self::XrcTgt => Transport::Xrc,
         }
     }
 }
@@ -288,21 +295,21 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
     Some(match (from, to) {
         (_, QpState::Reset) => BARE,
         (QpState::Reset, QpState::Init) => match kind {
-            QpKind::Rc | QpKind::Uc => {
+            QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => {
                 rule(M::PKEY_INDEX.and(M::PORT).and(M::ACCESS_FLAGS), M::NONE)
             }
             QpKind::Ud => rule(M::PKEY_INDEX.and(M::PORT).and(M::QKEY), M::NONE),
             QpKind::Gsi => rule(M::PKEY_INDEX.and(M::QKEY), M::NONE),
         },
         (QpState::Init, QpState::Init) => match kind {
-            QpKind::Rc | QpKind::Uc => {
+            QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => {
                 rule(M::NONE, M::PKEY_INDEX.and(M::PORT).and(M::ACCESS_FLAGS))
             }
             QpKind::Ud => rule(M::NONE, M::PKEY_INDEX.and(M::PORT).and(M::QKEY)),
             QpKind::Gsi => rule(M::NONE, M::PKEY_INDEX.and(M::QKEY)),
         },
         (QpState::Init, QpState::Rtr) => match kind {
-            QpKind::Rc => rule(
+            QpKind::Rc | QpKind::XrcTgt => rule(
                 M::AV
                     .and(M::PATH_MTU)
                     .and(M::DEST_QPN)
@@ -311,7 +318,7 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
                     .and(M::MIN_RNR_TIMER),
                 M::ALT_PATH.and(M::ACCESS_FLAGS).and(M::PKEY_INDEX),
             ),
-            QpKind::Uc => rule(
+            QpKind::Uc | QpKind::XrcIni => rule(
                 M::AV.and(M::PATH_MTU).and(M::DEST_QPN).and(M::RQ_PSN),
                 M::ALT_PATH.and(M::ACCESS_FLAGS).and(M::PKEY_INDEX),
             ),
@@ -326,12 +333,21 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
                     .and(M::MAX_QP_RD_ATOMIC),
                 CONNECTED.and(M::MIN_RNR_TIMER),
             ),
+            QpKind::XrcIni => rule(
+                M::TIMEOUT
+                    .and(M::RETRY_CNT)
+                    .and(M::RNR_RETRY)
+                    .and(M::SQ_PSN)
+                    .and(M::MAX_QP_RD_ATOMIC),
+                CONNECTED,
+            ),
+            QpKind::XrcTgt => rule(M::TIMEOUT.and(M::SQ_PSN), CONNECTED.and(M::MIN_RNR_TIMER)),
             QpKind::Uc => rule(M::SQ_PSN, CONNECTED),
             QpKind::Ud | QpKind::Gsi => rule(M::SQ_PSN, M::CUR_STATE.and(M::QKEY)),
         },
         (QpState::Rts, QpState::Rts) | (QpState::Sqd, QpState::Rts) => match kind {
-            QpKind::Rc => rule(M::NONE, CONNECTED.and(M::MIN_RNR_TIMER)),
-            QpKind::Uc => rule(M::NONE, CONNECTED),
+            QpKind::Rc | QpKind::XrcTgt => rule(M::NONE, CONNECTED.and(M::MIN_RNR_TIMER)),
+            QpKind::Uc | QpKind::XrcIni => rule(M::NONE, CONNECTED),
             QpKind::Ud | QpKind::Gsi => rule(M::NONE, M::CUR_STATE.and(M::QKEY)),
         },
         (QpState::Rts, QpState::Sqd) => rule(M::NONE, M::EN_SQD_ASYNC_NOTIFY),
@@ -351,6 +367,31 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
                     .and(M::MIN_RNR_TIMER)
                     .and(M::PATH_MIG_STATE),
             ),
+            QpKind::XrcIni => rule(
+                M::NONE,
+                M::PORT
+                    .and(M::AV)
+                    .and(M::TIMEOUT)
+                    .and(M::RETRY_CNT)
+                    .and(M::RNR_RETRY)
+                    .and(M::MAX_QP_RD_ATOMIC)
+                    .and(M::ALT_PATH)
+                    .and(M::ACCESS_FLAGS)
+                    .and(M::PKEY_INDEX)
+                    .and(M::PATH_MIG_STATE),
+            ),
+            QpKind::XrcTgt => rule(
+                M::NONE,
+                M::PORT
+                    .and(M::AV)
+                    .and(M::TIMEOUT)
+                    .and(M::MAX_DEST_RD_ATOMIC)
+                    .and(M::ALT_PATH)
+                    .and(M::ACCESS_FLAGS)
+                    .and(M::PKEY_INDEX)
+                    .and(M::MIN_RNR_TIMER)
+                    .and(M::PATH_MIG_STATE),
+            ),
             QpKind::Uc => rule(
                 M::NONE,
                 M::AV
@@ -362,7 +403,7 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
             QpKind::Ud | QpKind::Gsi => rule(M::NONE, M::PKEY_INDEX.and(M::QKEY)),
         },
         (QpState::Sqe, QpState::Rts) => match kind {
-            QpKind::Rc => return None,
+            QpKind::Rc | QpKind::XrcIni | QpKind::XrcTgt => return None,
             QpKind::Uc => rule(M::NONE, M::CUR_STATE.and(M::ACCESS_FLAGS)),
             QpKind::Ud | QpKind::Gsi => rule(M::NONE, M::CUR_STATE.and(M::QKEY)),
         },

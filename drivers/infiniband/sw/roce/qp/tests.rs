@@ -21,11 +21,13 @@ use crate::{
         FIRST,
         RKEY, //
     },
+    types::Srqn,
     wire::{
         Feth,
         Opcode,
         Selectivity,
-        Syndrome, //
+        Syndrome,
+        Transport, //
     },
     wqe::{
         AtomicOp,
@@ -42,7 +44,14 @@ use std::{
 #[test]
 fn table_of_transitions() {
     let mut table = String::new();
-    for kind in [QpKind::Rc, QpKind::Uc, QpKind::Ud, QpKind::Gsi] {
+    for kind in [
+        QpKind::Rc,
+        QpKind::Uc,
+        QpKind::Ud,
+        QpKind::Gsi,
+        QpKind::XrcIni,
+        QpKind::XrcTgt,
+    ] {
         for from in QpState::ALL {
             for to in QpState::ALL {
                 if let Some(rule) = state::transition(kind, from, to) {
@@ -69,12 +78,24 @@ fn table_of_transitions() {
         "Uc Sqe -> Rts     [] (CUR_STATE ACCESS_FLAGS)",
         "Ud Sqe -> Rts     [] (CUR_STATE QKEY)",
         "Gsi Reset -> Init  [PKEY_INDEX QKEY] ()",
+        "XrcIni Reset -> Init  [ACCESS_FLAGS PKEY_INDEX PORT] ()",
+        "XrcIni Init -> Rtr    [AV PATH_MTU RQ_PSN DEST_QPN] (ACCESS_FLAGS PKEY_INDEX ALT_PATH)",
+        "XrcIni Rtr -> Rts     [TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC SQ_PSN] \
+         (CUR_STATE ACCESS_FLAGS ALT_PATH PATH_MIG_STATE)",
+        "XrcIni Sqd -> Sqd     [] (ACCESS_FLAGS PKEY_INDEX PORT AV TIMEOUT RETRY_CNT RNR_RETRY \
+         MAX_QP_RD_ATOMIC ALT_PATH PATH_MIG_STATE)",
+        "XrcTgt Init -> Rtr    [AV PATH_MTU RQ_PSN MIN_RNR_TIMER MAX_DEST_RD_ATOMIC DEST_QPN] \
+         (ACCESS_FLAGS PKEY_INDEX ALT_PATH)",
+        "XrcTgt Rtr -> Rts     [TIMEOUT SQ_PSN] \
+         (CUR_STATE ACCESS_FLAGS ALT_PATH MIN_RNR_TIMER PATH_MIG_STATE)",
+        "XrcTgt Sqd -> Sqd     [] (ACCESS_FLAGS PKEY_INDEX PORT AV TIMEOUT ALT_PATH MIN_RNR_TIMER \
+         MAX_DEST_RD_ATOMIC PATH_MIG_STATE)",
     ] {
         assert!(table.contains(line), "{line}");
     }
     let count = |kind: &str| table.lines().filter(|line| line.starts_with(kind)).count();
-    let counts = [count("Rc"), count("Uc"), count("Ud"), count("Gsi")];
-    assert_eq!(counts, [21, 22, 22, 22]);
+    let counts = ["Rc", "Uc", "Ud", "Gsi", "XrcIni", "XrcTgt"].map(count);
+    assert_eq!(counts, [21, 22, 22, 22, 21, 21]);
 }
 
 #[test]
@@ -490,19 +511,30 @@ const GLOBAL: Feth = Feth {
 fn nothing_can_break_it() {
     for seed in 1..400 {
         let mut dice = Dice(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
-        let kind = match dice.roll(8) {
+        let kind = match dice.roll(10) {
             0 => QpKind::Ud,
             1 => QpKind::Gsi,
             2 | 3 => QpKind::Uc,
+            4 => QpKind::XrcIni,
+            5 => QpKind::XrcTgt,
             _ => QpKind::Rc,
         };
         let mut node = Node::with(kind, &attributes());
+        node.world.srqs = std::vec![Srqn::new(0), Srqn::new(1)];
         let mut runs = std::vec::Vec::new();
         let (mut posted, mut receives) = (0, 0);
         for _ in 0..400 {
             let start = node.qp.retired();
             match dice.roll(16) {
-                0..=5 => node.handle(dice.packet()),
+                0..=5 => {
+                    let mut packet = dice.packet();
+                    if kind.transport() == Transport::Xrc && dice.roll(20) != 0 {
+                        packet.bth.opcode = packet.bth.opcode.over(Transport::Xrc);
+                        let srq = Srqn::new(dice.roll(40) as u32 / 19);
+                        packet.xrceth = packet.bth.opcode.has_xrceth().then_some(srq);
+                    }
+                    node.handle(packet);
+                }
                 6 | 7 => {
                     if node.qp.next_slot().is_some() {
                         let op = dice.op();
@@ -583,7 +615,12 @@ fn nothing_can_break_it() {
         let ids = node.world.sends.iter().map(|cqe| cqe.wr_id);
         assert!(ids.eq(0..posted), "seed {seed}");
         let ids = node.world.recvs.iter().map(|cqe| cqe.wr_id);
-        assert!(ids.eq(0..receives), "seed {seed}");
+        // What is left in a shared queue is for others.
+        let left = match kind {
+            QpKind::XrcTgt => node.world.receives.len() as u64,
+            _ => 0,
+        };
+        assert!(ids.eq(0..receives - left), "seed {seed}");
     }
 }
 

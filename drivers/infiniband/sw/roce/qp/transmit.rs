@@ -75,7 +75,9 @@ where
     ) -> Option<Run> {
         let ctx = context!(self);
         let result = match self.kind {
-            QpKind::Rc | QpKind::Uc => self.requester.poll(now, max_packets, &ctx, env),
+            QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => {
+                self.requester.poll(now, max_packets, &ctx, env)
+            }
             QpKind::Ud | QpKind::Gsi => self.requester.poll_datagram(&ctx, env),
         };
         let (run, result) = match result {
@@ -130,7 +132,7 @@ where
         let ctx = context!(self);
         let result = match (run.role, self.kind) {
             (Role::Responder, _) => self.responder.payload_failed(run, index, error, &ctx, env),
-            (Role::Requester, QpKind::Rc | QpKind::Uc) => {
+            (Role::Requester, QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt) => {
                 let failed = self.requester.payload_failed(run, index, env);
                 return self.settle_requester(failed, env);
             }
@@ -163,7 +165,7 @@ where
         let ctx = context!(self);
         match (run.role, self.kind) {
             (Role::Responder, _) => self.responder.unsend(run, index, &ctx),
-            (Role::Requester, QpKind::Rc | QpKind::Uc) => {
+            (Role::Requester, QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt) => {
                 self.requester.unsend(run, index);
             }
             (Role::Requester, QpKind::Ud | QpKind::Gsi) => {

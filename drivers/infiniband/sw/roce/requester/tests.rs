@@ -5,6 +5,7 @@ mod asking;
 mod atomic;
 mod read;
 mod unreliable;
+mod xrc;
 
 use crate::{
     cqe::WcStatus,

@@ -19,11 +19,11 @@ use crate::{
             Reply,
             What, //
         },
+        select,
         Answer,
         Message,
         Responder, //
     },
-    types::Psn,
     wire::{
         NakCode,
         Packet,
@@ -61,7 +61,7 @@ where
             return self.refuse(NakCode::InvalidRequest, ctx, env);
         }
         let packets = ctx.attr.path_mtu.packets(reth.length);
-        let mut reply = self.reply_to(packet.bth.psn, packets, &reth, false);
+        let mut reply = self.reply_to(packet, packets, &reth, false);
         reply.msn = self.msn.next();
         self.resources.push(reply, limit);
         self.accept(packet, packets);
@@ -89,12 +89,12 @@ where
             return;
         }
         let checked = match ctx.attr.access.remote_read {
-            true => check(&reth, RemoteAccess::Read, env),
+            true => select(packet, env).and_then(|()| check(&reth, RemoteAccess::Read, env)),
             false => Err(NakCode::InvalidRequest),
         };
         match checked {
             Ok(()) => {
-                let reply = self.reply_to(psn, packets, &reth, true);
+                let reply = self.reply_to(packet, packets, &reth, true);
                 self.resources.repeat(reply, ctx.attr.path_mtu);
             }
             // It was good once. If the peer still waits for it, it learns of this; if this is a
@@ -106,14 +106,15 @@ where
         }
     }
 
-    fn reply_to(&self, first: Psn, packets: u32, reth: &Reth, repeated: bool) -> Reply {
+    fn reply_to(&self, packet: &Packet, packets: u32, reth: &Reth, repeated: bool) -> Reply {
         Reply {
             what: What::Read,
-            first,
+            first: packet.bth.psn,
             packets,
             sent: 0,
             va: reth.va,
             rkey: reth.rkey,
+            srq: packet.xrceth.unwrap_or_default(),
             length: reth.length,
             msn: self.msn,
             repeated,

@@ -31,7 +31,8 @@ use crate::{
     types::{
         Mtu,
         Psn,
-        RKey, //
+        RKey,
+        Srqn, //
     },
     wire::{
         Aeth,
@@ -70,6 +71,7 @@ where
             PayloadSource::Remote {
                 rkey: reply.rkey,
                 va: reply.va.wrapping_add(u64::from(mtu.span(reply.sent))),
+                srq: reply.srq,
             }
         };
         let aeth = Aeth {
@@ -143,6 +145,7 @@ where
             source,
             mtu: ctx.attr.path_mtu,
             dest_qp: ctx.dest_qp(),
+            srq: Srqn::default(),
             transport: ctx.kind.transport(),
             form,
             wqe: 0,
@@ -258,9 +261,9 @@ fn reply_of(run: &Run, mtu: Mtu) -> Option<Reply> {
         | Form::Acknowledge { .. }
         | Form::Datagram { .. } => return None,
     };
-    let (rkey, va) = match run.source {
-        PayloadSource::Remote { rkey, va } => (rkey, va),
-        PayloadSource::None | PayloadSource::Wqe { .. } => (RKey::default(), 0),
+    let (rkey, va, srq) = match run.source {
+        PayloadSource::Remote { rkey, va, srq } => (rkey, va, srq),
+        PayloadSource::None | PayloadSource::Wqe { .. } => (RKey::default(), 0, Srqn::default()),
     };
     Some(Reply {
         what: What::Read,
@@ -269,6 +272,7 @@ fn reply_of(run: &Run, mtu: Mtu) -> Option<Reply> {
         sent: position,
         va: va.wrapping_sub(u64::from(mtu.span(position))),
         rkey,
+        srq,
         length,
         msn: aeth.msn,
         repeated,

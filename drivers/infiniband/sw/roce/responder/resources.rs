@@ -22,7 +22,8 @@ use crate::types::{
     Msn,
     Mtu,
     Psn,
-    RKey, //
+    RKey,
+    Srqn, //
 };
 use core::ops::DerefMut;
 
@@ -74,6 +75,8 @@ pub(super) struct Reply {
     pub(super) va: u64,
     /// The key that the peer gave.
     pub(super) rkey: RKey,
+    /// The shared receive queue that an XRCETH named.
+    pub(super) srq: Srqn,
     /// Bytes.
     pub(super) length: u32,
     /// MSN of the AETH.

@@ -4,6 +4,7 @@
 mod atomic;
 mod read;
 mod unreliable;
+mod xrc;
 
 use crate::{
     cqe::{

@@ -12,6 +12,8 @@ pub enum Transport {
     Uc,
     /// Unreliable Datagram.
     Ud,
+    /// Extended Reliable Connection.
+    Xrc,
     /// Congestion notification; belongs to the connection that it names.
     Cnp,
 }
@@ -44,6 +46,7 @@ pub enum Operation {
 }
 
 //= IBA 9.2.1
+//= IBA A14.3
 /// Opcode of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
@@ -89,6 +92,31 @@ pub enum Opcode {
     UdSendOnly = 0x64,
     UdSendOnlyImm = 0x65,
     Cnp = 0x81,
+    XrcSendFirst = 0xa0,
+    XrcSendMiddle = 0xa1,
+    XrcSendLast = 0xa2,
+    XrcSendLastImm = 0xa3,
+    XrcSendOnly = 0xa4,
+    XrcSendOnlyImm = 0xa5,
+    XrcWriteFirst = 0xa6,
+    XrcWriteMiddle = 0xa7,
+    XrcWriteLast = 0xa8,
+    XrcWriteLastImm = 0xa9,
+    XrcWriteOnly = 0xaa,
+    XrcWriteOnlyImm = 0xab,
+    XrcReadRequest = 0xac,
+    XrcReadResponseFirst = 0xad,
+    XrcReadResponseMiddle = 0xae,
+    XrcReadResponseLast = 0xaf,
+    XrcReadResponseOnly = 0xb0,
+    XrcAcknowledge = 0xb1,
+    XrcAtomicAcknowledge = 0xb2,
+    XrcCompareSwap = 0xb3,
+    XrcFetchAdd = 0xb4,
+    XrcSendLastInv = 0xb6,
+    XrcSendOnlyInv = 0xb7,
+    XrcFlush = 0xbc,
+    XrcAtomicWrite = 0xbd,
 }
 
 /// First packet of its message.
@@ -109,6 +137,7 @@ const ATOMIC_ACK: u32 = 1 << 8;
 const IMM: u32 = 1 << 9;
 const IETH: u32 = 1 << 10;
 const FETH: u32 = 1 << 11;
+const XRCETH: u32 = 1 << 12;
 /// The bits above the flags hold the length of the headers in words of four bytes.
 const HEADER_WORDS_SHIFT: u32 = 16;
 
@@ -157,6 +186,31 @@ impl Opcode {
             0x64 => Self::UdSendOnly,
             0x65 => Self::UdSendOnlyImm,
             0x81 => Self::Cnp,
+            0xa0 => Self::XrcSendFirst,
+            0xa1 => Self::XrcSendMiddle,
+            0xa2 => Self::XrcSendLast,
+            0xa3 => Self::XrcSendLastImm,
+            0xa4 => Self::XrcSendOnly,
+            0xa5 => Self::XrcSendOnlyImm,
+            0xa6 => Self::XrcWriteFirst,
+            0xa7 => Self::XrcWriteMiddle,
+            0xa8 => Self::XrcWriteLast,
+            0xa9 => Self::XrcWriteLastImm,
+            0xaa => Self::XrcWriteOnly,
+            0xab => Self::XrcWriteOnlyImm,
+            0xac => Self::XrcReadRequest,
+            0xad => Self::XrcReadResponseFirst,
+            0xae => Self::XrcReadResponseMiddle,
+            0xaf => Self::XrcReadResponseLast,
+            0xb0 => Self::XrcReadResponseOnly,
+            0xb1 => Self::XrcAcknowledge,
+            0xb2 => Self::XrcAtomicAcknowledge,
+            0xb3 => Self::XrcCompareSwap,
+            0xb4 => Self::XrcFetchAdd,
+            0xb6 => Self::XrcSendLastInv,
+            0xb7 => Self::XrcSendOnlyInv,
+            0xbc => Self::XrcFlush,
+            0xbd => Self::XrcAtomicWrite,
             _ => return None,
         })
     }
@@ -174,6 +228,7 @@ impl Opcode {
             0 => Transport::Rc,
             1 => Transport::Uc,
             3 => Transport::Ud,
+            5 => Transport::Xrc,
             _ => Transport::Cnp,
         }
     }
@@ -186,6 +241,7 @@ impl Opcode {
             Transport::Rc => return self,
             Transport::Uc => 0x20,
             Transport::Ud => 0x60,
+            Transport::Xrc => 0xa0,
             Transport::Cnp => 0x80,
         };
         match Self::from_u8(base | (self.to_u8() & 0x1f)) {
@@ -213,7 +269,15 @@ impl Opcode {
             | Self::UcSendOnly
             | Self::UcSendOnlyImm
             | Self::UdSendOnly
-            | Self::UdSendOnlyImm => Operation::Send,
+            | Self::UdSendOnlyImm
+            | Self::XrcSendFirst
+            | Self::XrcSendMiddle
+            | Self::XrcSendLast
+            | Self::XrcSendLastImm
+            | Self::XrcSendOnly
+            | Self::XrcSendOnlyImm
+            | Self::XrcSendLastInv
+            | Self::XrcSendOnlyInv => Operation::Send,
             Self::RcWriteFirst
             | Self::RcWriteMiddle
             | Self::RcWriteLast
@@ -225,18 +289,28 @@ impl Opcode {
             | Self::UcWriteLast
             | Self::UcWriteLastImm
             | Self::UcWriteOnly
-            | Self::UcWriteOnlyImm => Operation::Write,
-            Self::RcReadRequest => Operation::ReadRequest,
+            | Self::UcWriteOnlyImm
+            | Self::XrcWriteFirst
+            | Self::XrcWriteMiddle
+            | Self::XrcWriteLast
+            | Self::XrcWriteLastImm
+            | Self::XrcWriteOnly
+            | Self::XrcWriteOnlyImm => Operation::Write,
+            Self::RcReadRequest | Self::XrcReadRequest => Operation::ReadRequest,
             Self::RcReadResponseFirst
             | Self::RcReadResponseMiddle
             | Self::RcReadResponseLast
-            | Self::RcReadResponseOnly => Operation::ReadResponse,
-            Self::RcAcknowledge => Operation::Acknowledge,
-            Self::RcAtomicAcknowledge => Operation::AtomicAcknowledge,
-            Self::RcCompareSwap => Operation::CompareSwap,
-            Self::RcFetchAdd => Operation::FetchAdd,
-            Self::RcFlush => Operation::Flush,
-            Self::RcAtomicWrite => Operation::AtomicWrite,
+            | Self::RcReadResponseOnly
+            | Self::XrcReadResponseFirst
+            | Self::XrcReadResponseMiddle
+            | Self::XrcReadResponseLast
+            | Self::XrcReadResponseOnly => Operation::ReadResponse,
+            Self::RcAcknowledge | Self::XrcAcknowledge => Operation::Acknowledge,
+            Self::RcAtomicAcknowledge | Self::XrcAtomicAcknowledge => Operation::AtomicAcknowledge,
+            Self::RcCompareSwap | Self::XrcCompareSwap => Operation::CompareSwap,
+            Self::RcFetchAdd | Self::XrcFetchAdd => Operation::FetchAdd,
+            Self::RcFlush | Self::XrcFlush => Operation::Flush,
+            Self::RcAtomicWrite | Self::XrcAtomicWrite => Operation::AtomicWrite,
             Self::Cnp => Operation::Cnp,
         }
     }
@@ -275,6 +349,12 @@ impl Opcode {
     #[inline]
     pub const fn has_deth(self) -> bool {
         self.has(DETH)
+    }
+
+    /// Whether there is an XRC Extended Transport Header.
+    #[inline]
+    pub const fn has_xrceth(self) -> bool {
+        self.has(XRCETH)
     }
 
     /// Whether there is an RDMA Extended Transport Header.
@@ -372,6 +452,41 @@ impl Opcode {
             Self::UdSendOnlyImm => ONLY | PAYLOAD | DETH | IMM,
             // Sixteen reserved bytes follow the BTH.
             Self::Cnp => ONLY | PAYLOAD,
+            Self::XrcSendFirst
+            | Self::XrcSendMiddle
+            | Self::XrcSendLast
+            | Self::XrcSendLastImm
+            | Self::XrcSendOnly
+            | Self::XrcSendOnlyImm
+            | Self::XrcWriteFirst
+            | Self::XrcWriteMiddle
+            | Self::XrcWriteLast
+            | Self::XrcWriteLastImm
+            | Self::XrcWriteOnly
+            | Self::XrcWriteOnlyImm
+            | Self::XrcReadRequest
+            | Self::XrcReadResponseFirst
+            | Self::XrcReadResponseMiddle
+            | Self::XrcReadResponseLast
+            | Self::XrcReadResponseOnly
+            | Self::XrcAcknowledge
+            | Self::XrcAtomicAcknowledge
+            | Self::XrcCompareSwap
+            | Self::XrcFetchAdd
+            | Self::XrcSendLastInv
+            | Self::XrcSendOnlyInv
+            | Self::XrcFlush
+            | Self::XrcAtomicWrite => self.xrc_shape(),
+        }
+    }
+
+    //= IBA A14.3
+    /// The shape of an XRC packet: that of RC, with an XRCETH in each request.
+    const fn xrc_shape(self) -> u32 {
+        match Self::from_u8(self.to_u8() & 0x1f) {
+            Some(rc) if rc.shape() & RESPONSE != 0 => rc.shape(),
+            Some(rc) => rc.shape() | XRCETH,
+            None => 0,
         }
     }
 }
@@ -394,7 +509,8 @@ const fn traits() -> [u32; 256] {
                 .wrapping_add(words_if(shape & ATOMIC_ACK, 2))
                 .wrapping_add(words_if(shape & IMM, 1))
                 .wrapping_add(words_if(shape & IETH, 1))
-                .wrapping_add(words_if(shape & FETH, 1));
+                .wrapping_add(words_if(shape & FETH, 1))
+                .wrapping_add(words_if(shape & XRCETH, 1));
             *entry = shape | (words << HEADER_WORDS_SHIFT);
         }
         value = value.wrapping_add(1);
@@ -418,6 +534,7 @@ impl fmt::Display for Opcode {
             Transport::Rc => "RC ",
             Transport::Uc => "UC ",
             Transport::Ud => "UD ",
+            Transport::Xrc => "XRC ",
             Transport::Cnp => return f.write_str("CNP"),
         })?;
         let (name, place) = match self.operation() {
@@ -459,7 +576,7 @@ mod tests {
             }
             None => false,
         });
-        assert_eq!(known.count(), 25 + 12 + 2 + 1);
+        assert_eq!(known.count(), 25 + 12 + 2 + 1 + 25);
     }
 
     #[test]

@@ -2,11 +2,15 @@
 //! One packet as values: the headers, and where the payload stands.
 
 use crate::{
-    types::RKey,
+    types::{
+        RKey,
+        Srqn, //
+    },
     wire::{
         atomic,
         ieth,
         imm,
+        xrceth,
         Aeth,
         AtomicEth,
         Bth,
@@ -28,6 +32,8 @@ pub struct Packet {
     pub bth: Bth,
     /// Datagram Extended Transport Header.
     pub deth: Option<Deth>,
+    /// XRC Extended Transport Header: the shared receive queue that a request names.
+    pub xrceth: Option<Srqn>,
     /// FLUSH Extended Transport Header.
     pub feth: Option<Feth>,
     /// RDMA Extended Transport Header.
@@ -55,6 +61,7 @@ impl Packet {
         Self {
             bth,
             deth: None,
+            xrceth: None,
             feth: None,
             reth: None,
             atomic: None,
@@ -100,6 +107,11 @@ impl Packet {
         if opcode.has_deth() {
             let (deth, after) = Deth::parse(rest)?;
             packet.deth = Some(deth);
+            rest = after;
+        }
+        if opcode.has_xrceth() {
+            let (srq, after) = xrceth::parse(rest)?;
+            packet.xrceth = Some(srq);
             rest = after;
         }
         if opcode.has_feth() {
@@ -158,6 +170,9 @@ impl Packet {
         if opcode.has_deth() {
             rest = self.deth?.emit(rest)?;
         }
+        if opcode.has_xrceth() {
+            rest = xrceth::emit(self.xrceth?, rest)?;
+        }
         if opcode.has_feth() {
             rest = self.feth?.emit(rest)?;
         }
@@ -194,6 +209,9 @@ impl fmt::Display for Packet {
                 deth.src_qp.get(),
                 deth.qkey.0
             )?;
+        }
+        if let Some(srq) = self.xrceth {
+            write!(f, " srq {:#x}", srq.get())?;
         }
         if let Some(feth) = self.feth {
             let types = match (feth.global, feth.persistent) {

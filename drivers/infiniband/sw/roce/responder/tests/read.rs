@@ -2,6 +2,7 @@
 //! READs of the peer.
 
 use super::*;
+use crate::types::Srqn;
 
 #[test]
 fn read_is_answered_in_order_with_acks() {
@@ -15,6 +16,7 @@ fn read_is_answered_in_order_with_acks() {
     let source = PayloadSource::Remote {
         rkey: RKEY,
         va: BASE,
+        srq: Srqn::default(),
     };
     assert_eq!(run.source, source);
     let run = node.poll(2).unwrap();
@@ -22,6 +24,7 @@ fn read_is_answered_in_order_with_acks() {
     let source = PayloadSource::Remote {
         rkey: RKEY,
         va: BASE + 512,
+        srq: Srqn::default(),
     };
     assert_eq!(run.source, source);
     assert_eq!(
@@ -68,6 +71,7 @@ fn reads_may_be_repeated_in_part() {
     let source = PayloadSource::Remote {
         rkey: RKEY,
         va: BASE + 512,
+        srq: Srqn::default(),
     };
     assert_eq!((run.psn.get(), run.count, run.source), (102, 2, source));
     node.handle(read(104, 256 * 2));
@@ -130,6 +134,7 @@ fn reads_may_be_repeated_in_other_pieces() {
     let source = PayloadSource::Remote {
         rkey: RKEY,
         va: BASE + 6 * 256,
+        srq: Srqn::default(),
     };
     assert_eq!(run.source, source);
     assert!(node.sent().is_empty());
