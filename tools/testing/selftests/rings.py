@@ -14,6 +14,7 @@ import glob
 import mmap
 import os
 import struct
+from collections import namedtuple
 
 from testbed import run
 
@@ -74,6 +75,28 @@ class Ring:
             struct.pack_into("QII", self.memory, at + 40 + 16 * n, addr, length, lkey)
         self.producer = (self.producer + 1) & self.mask
 
+    def post_send(self, opcode, sges=(), *, wr_id=0, flags=2, operands=b"", ex=bytes(4), srq=0, length=None):
+        """Writes a send and publishes it; operands: the union's, srq: the queue at the peer, for XRC."""
+        at = self.element(self.producer)
+        total = sum(length for _, length, _ in sges) if length is None else length
+        union = (operands.ljust(32, b"\0") + struct.pack("I", srq)).ljust(120, b"\0")
+        head = struct.pack("QIII4s", wr_id, 0, opcode, flags, ex) + union + bytes(40)
+        head += struct.pack("IIIIII", total, total, 0, len(sges), 0, 0)
+        self.memory[at:at + 208 + 16 * len(sges)] = head + b"".join(struct.pack("QII", *sge) for sge in sges)
+        self.producer = (self.producer + 1) & self.mask
+
+    def completion(self):
+        """The next completion, or None."""
+        if self.consumer == self.producer:
+            return None
+        values = struct.unpack_from("QIIII4sIII", self.memory, self.element(self.consumer))
+        self.consumer = (self.consumer + 1) & self.mask
+        return Completion(*values[:3], *values[4:])
+
+
+Completion = namedtuple("Completion", "wr_id status opcode byte_len ex qp_num src_qp flags")
+"""struct ib_uverbs_wc, as far as it has something to say."""
+
 
 def mappings():
     """Where this process has mapped uverbs files: pairs of start and end."""
@@ -107,6 +130,7 @@ class Uverbs:
         run(["modprobe", "ib_uverbs"])
         node, = (p for p in glob.glob("/sys/class/infiniband_verbs/uverbs*")
                  if open(f"{p}/ibdev").read().strip() == dev)
+        self.qp_rings = None  # receive and send ring of the QP that was made last
         self.fd = os.open(f"/dev/infiniband/{os.path.basename(node)}", os.O_RDWR | os.O_CLOEXEC)
         self.async_fd, self.vectors = struct.unpack("II", self.call("get_context", "", answer=8))
         fcntl.fcntl(self.async_fd, fcntl.F_SETFL, os.O_NONBLOCK)
@@ -173,6 +197,20 @@ class Uverbs:
         info = Info.from_buffer_copy(out[16:].ljust(24, b"\0"))
         return handle, (max_wr, max_sge), info, struct.unpack_from("I", out.ljust(40, b"\0"), 32)[0]
 
+    def open_xrcd(self, fd=-1, oflags=0, response=None):
+        return struct.unpack("I", self.call("open_xrcd", "iI", fd, oflags, answer=4, response=response))[0]
+
+    def create_xsrq(self, pd, xrcd, cq, max_wr=16, max_sge=1, kind=1, room=24, response=None):
+        """Returns the handle, the number that peers name, and the ring's info."""
+        out = self.call("create_xsrq", "QIIIIIIII", 0, kind, pd, max_wr, max_sge, 0, 0, xrcd, cq, answer=16 + room,
+                        response=response)
+        handle, _, _, number = struct.unpack_from("IIII", out)
+        return handle, number, Info.from_buffer_copy(out[16:].ljust(16, b"\0"))
+
+    def open_qp(self, xrcd, qpn, kind=XRC_TGT):
+        """Returns the handle."""
+        return struct.unpack_from("I", self.call("open_qp", "QIIB7x", 0, xrcd, qpn, kind, answer=32))[0]
+
     def modify_srq(self, srq, mask, max_wr=0, limit=0, address=None, driver=None):
         """Returns where the new ring is, if the size was changed."""
         info = Info()
@@ -192,6 +230,7 @@ class Uverbs:
                         send[0], recv[0], send[1], recv[1], inline, 0, kind, int(srq is not None), 0,
                         answer=32 + room, response=response)
         handle, qpn, send_wr, recv_wr, send_sge, recv_sge, max_inline = struct.unpack_from("IIIIIII", out)
+        self.qp_rings = [Info.from_buffer_copy(out[at:at + 16].ljust(16, b"\0")) for at in (32, 48)]
         return handle, qpn, (send_wr, recv_wr, send_sge, recv_sge, max_inline)
 
     def modify_qp(self, qp, mask, *, to=bytes(32), alternative=bytes(32), **values):

@@ -27,6 +27,7 @@ MAX_CQE, MAX_WR = (1 << 20) - 1, (1 << 15) - 1
 EINVAL, ENOENT, EFAULT, EBUSY, ENOSPC, EBADF, EOPNOTSUPP = (
     errno.EINVAL, errno.ENOENT, errno.EFAULT, errno.EBUSY, errno.ENOSPC, errno.EBADF, errno.EOPNOTSUPP)
 FAR = 0xffffffff
+GROUP = bytes(10) + b"\xff\xff\xe0\0\1\2"
 KERNEL = 0xffff888000000000
 """An address of the kernel's map of all memory."""
 ON_DEMAND, HUGETLB, FLUSH_GLOBAL, FLUSH_PERSISTENT = 64, 128, 256, 512
@@ -65,6 +66,7 @@ class World:
     def one_of_each(self, u):
         made = {"pd": u.alloc_pd(), "cq": u.create_cq(31)[0]}
         made["srq"] = u.create_srq(made["pd"], 31)[0]
+        made["xrcd"] = u.open_xrcd()
         made["qp"] = u.create_qp(made["pd"], made["cq"])[0]
         made["ah"] = u.create_ah(made["pd"], dgid=self.gid, sgid_index=self.sgid_index)
         made["mr"] = uverbs.reg_mr(u, made["pd"], self.page.addr, PAGE, self.page.addr, LOCAL)[0]
@@ -74,7 +76,7 @@ class World:
     @staticmethod
     def remove(u, made):
         uverbs.dealloc_mw(u, made["mw"])
-        for kind in ("mr", "ah", "qp", "srq", "cq", "pd"):
+        for kind in ("mr", "ah", "qp", "srq", "xrcd", "cq", "pd"):
             u.destroy(kind, made[kind])
 
     def close(self):
@@ -166,10 +168,15 @@ HANDLES = {
     "modify_qp": ("qp", lambda w, h: w.u.modify_qp(h, STATE, state=RESET)),
     "destroy_qp": ("qp", lambda w, h: w.u.destroy("qp", h)),
     "post_send": ("qp", lambda w, h: w.u.doorbell(h)),
+    "attach_mcast": ("qp", lambda w, h: uverbs.attach_mcast(w.u, h, GROUP)),
+    "detach_mcast": ("qp", lambda w, h: uverbs.detach_mcast(w.u, h, GROUP)),
     "create_srq": ("pd", lambda w, h: w.u.create_srq(h)),
     "query_srq": ("srq", lambda w, h: w.u.query_srq(h)),
     "modify_srq": ("srq", lambda w, h: w.u.modify_srq(h, SRQ_LIMIT, limit=1)),
     "destroy_srq": ("srq", lambda w, h: w.u.destroy("srq", h)),
+    "close_xrcd": ("xrcd", lambda w, h: w.u.destroy("xrcd", h)),
+    "create_xsrq: domain": ("pd", lambda w, h: w.u.create_xsrq(h, w.have["xrcd"], w.have["cq"])),
+    "create_xsrq: completions": ("cq", lambda w, h: w.u.create_xsrq(w.have["pd"], w.have["xrcd"], h)),
 }
 
 
@@ -187,6 +194,11 @@ def test_in_use(world):
     u, have = world.u, world.have
     refused(world, EBUSY, lambda: u.destroy("pd", have["pd"]))
     refused(world, EBUSY, lambda: u.destroy("cq", have["cq"]))
+    target = world.qp(pd=have["xrcd"], kind=XRC_TGT)[0]
+    world.last = world.books()
+    refused(world, EBUSY, lambda: u.destroy("xrcd", have["xrcd"]))
+    u.destroy("qp", target)
+    world.last = world.books()
 
 
 # Where the answer goes.
@@ -203,6 +215,11 @@ ANSWERS = {
     "create_qp": (32, 32, lambda w, at, room: w.qp(room=room, response=at)),
     "create_qp, shared queue": (32, 32, lambda w, at, room: w.qp(room=room, response=at, srq=w.have["srq"])),
     "create_qp, UD": (32, 32, lambda w, at, room: w.qp(room=room, response=at, kind=UD)),
+    "create_qp, XRC initiator": (32, 32, lambda w, at, room: w.qp(room=room, response=at, kind=XRC_INI)),
+    "create_qp, XRC target": (32, 0, lambda w, at, room: w.qp(pd=w.have["xrcd"], room=room, response=at, kind=XRC_TGT)),
+    "open_xrcd": (4, 0, lambda w, at, room: w.u.open_xrcd(response=at)),
+    "create_xsrq": (16, 24, lambda w, at, room: w.u.create_xsrq(w.have["pd"], w.have["xrcd"], w.have["cq"], room=room,
+                                                               response=at)),
     "query_qp": (128, 0, lambda w, at, room: w.u.query_qp(w.have["qp"], response=at)),
     "create_srq": (16, 24, lambda w, at, room: w.u.create_srq(w.have["pd"], room=room, response=at)),
     "query_srq": (16, 0, lambda w, at, room: w.u.call("query_srq", "II", w.have["srq"], 0, answer=16, response=at)),
@@ -233,7 +250,7 @@ def test_commands_cut_short(world):
     u = world.u
     for number, size in ((3, 8), (5, 56), (9, 40), (18, 32), (24, 56), (26, 112), (32, 32), (40, 12)):
         for words in range(0, size // 4 - 1):
-            refused(world, ENOSPC if number < 38 else EOPNOTSUPP, lambda: u.write(number, bytes(4 * words), 512))
+            refused(world, ENOSPC, lambda: u.write(number, bytes(4 * words), 512))
     with pytest.raises(OSError) as why:
         os.write(u.fd, b"\x03\0\0\0\x05\0\x01\0" + bytes(8))
     assert why.value.errno == EINVAL
@@ -292,8 +309,17 @@ VALUES = {
     "create_qp: management": (EINVAL, lambda w: w.qp(kind=1)),
     "create_qp: raw IPv6": (EINVAL, lambda w: w.qp(kind=5)),
     "create_qp: raw packets": (EOPNOTSUPP, lambda w: w.qp(kind=8)),
-    "create_qp: XRC initiator": (EOPNOTSUPP, lambda w: w.qp(kind=XRC_INI)),
-    "create_qp: XRC target": (EINVAL, lambda w: w.qp(kind=XRC_TGT)),
+    "create_qp: XRC initiator, too many sends": (EINVAL, lambda w: w.qp(kind=XRC_INI, send=(MAX_WR + 1, 1))),
+    "create_qp: XRC target, without a domain": (EINVAL, lambda w: w.qp(kind=XRC_TGT)),
+    "create_qp: XRC target, no such domain": (EINVAL, lambda w: w.qp(pd=FAR, kind=XRC_TGT)),
+    "create_qp: XRC target, domain that is gone": (EINVAL, lambda w: w.qp(pd=w.gone["xrcd"], kind=XRC_TGT)),
+    "create_qp: XRC target, foreign domain": (EINVAL, lambda w: w.qp(pd=w.foreign["xrcd"], kind=XRC_TGT)),
+    "open_qp: no such number": (EINVAL, lambda w: w.u.open_qp(w.have["xrcd"], 5)),
+    "open_qp: far from any": (EINVAL, lambda w: w.u.open_qp(w.have["xrcd"], FAR)),
+    "open_qp: no such domain": (EINVAL, lambda w: w.u.open_qp(FAR, 5)),
+    "open_qp: another type": (EINVAL, lambda w: w.u.open_qp(w.have["xrcd"], 5, RC)),
+    "open_xrcd: no such file": (EBADF, lambda w: w.u.open_xrcd(999)),
+    "open_xrcd: nobody has one of this file": (errno.EAGAIN, lambda w: w.u.open_xrcd(w.u.fd)),
     "create_qp: of the driver": (EOPNOTSUPP, lambda w: w.qp(kind=255)),
     "create_qp: unknown type": (EINVAL, lambda w: w.qp(kind=99)),
     "create_qp: too many sends": (EINVAL, lambda w: w.qp(send=(MAX_WR + 1, 1))),
@@ -324,6 +350,12 @@ VALUES = {
     "modify_qp: address out of place": (EINVAL, lambda w: w.to_init(mask=AV, to=destination(w.gid, w.sgid_index))),
     "modify_qp: address of another port": (EINVAL, lambda w: w.to_init(mask=AV, to=destination(w.gid, port=3))),
 
+    "attach_mcast: to one host": (EINVAL, lambda w: uverbs.attach_mcast(w.u, w.ud, w.gid)),
+    "attach_mcast: to none": (EINVAL, lambda w: uverbs.attach_mcast(w.u, w.ud, bytes(16))),
+    "attach_mcast: a connected one": (EINVAL, lambda w: uverbs.attach_mcast(w.u, w.have["qp"], GROUP)),
+    "detach_mcast: what is not attached": (EINVAL, lambda w: uverbs.detach_mcast(w.u, w.ud, GROUP)),
+    "detach_mcast: from one host": (EINVAL, lambda w: uverbs.detach_mcast(w.u, w.ud, w.gid)),
+
     "post_send: before RTS": (EINVAL, lambda w: w.u.doorbell(w.have["qp"])),
     "post_send: requests that are not there": (ENOSPC, lambda w: w.u.doorbell(w.have["qp"], wr_count=1)),
     "post_send: far too many": (ENOSPC, lambda w: w.u.doorbell(w.have["qp"], wr_count=FAR, sge_count=FAR, wqe_size=FAR)),
@@ -338,6 +370,12 @@ VALUES = {
     "create_srq: far too many": (EINVAL, lambda w: w.u.create_srq(w.have["pd"], FAR)),
     "create_srq: long lists": (EINVAL, lambda w: w.u.create_srq(w.have["pd"], max_sge=33)),
     "create_srq: far too long lists": (EINVAL, lambda w: w.u.create_srq(w.have["pd"], max_sge=FAR)),
+    "create_xsrq: no receives": (EINVAL, lambda w: w.u.create_xsrq(w.have["pd"], w.have["xrcd"], w.have["cq"], 0)),
+    "create_xsrq: far too many": (EINVAL, lambda w: w.u.create_xsrq(w.have["pd"], w.have["xrcd"], w.have["cq"], FAR)),
+    "create_xsrq: long lists": (EINVAL, lambda w: w.u.create_xsrq(w.have["pd"], w.have["xrcd"], w.have["cq"], max_sge=33)),
+    "create_xsrq: no such XRC domain": (EINVAL, lambda w: w.u.create_xsrq(w.have["pd"], FAR, w.have["cq"])),
+    "create_xsrq: foreign XRC domain": (EINVAL, lambda w: w.u.create_xsrq(w.have["pd"], w.foreign["xrcd"], w.have["cq"])),
+    "create_xsrq: unknown kind": (EOPNOTSUPP, lambda w: w.u.create_xsrq(w.have["pd"], w.have["xrcd"], w.have["cq"], kind=9)),
     "create_xsrq: tag matching": (EOPNOTSUPP, lambda w: w.u.call("create_xsrq", "QIIIIIIII", 0, 2, w.have["pd"], 10, 1, 0, 4, 0,
                                                                 w.have["cq"], answer=40)),
     "modify_srq: unknown": (EINVAL, lambda w: w.u.modify_srq(w.have["srq"], 4)),

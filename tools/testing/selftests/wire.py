@@ -13,10 +13,14 @@ RC_OPCODES = {
     6: "WRITE_FIRST", 7: "WRITE_MIDDLE", 8: "WRITE_LAST", 9: "WRITE_LAST_IMM", 10: "WRITE_ONLY", 11: "WRITE_ONLY_IMM",
     12: "READ_REQUEST", 13: "READ_RESPONSE_FIRST", 14: "READ_RESPONSE_MIDDLE", 15: "READ_RESPONSE_LAST",
     16: "READ_RESPONSE_ONLY", 17: "ACK", 18: "ATOMIC_ACK", 19: "COMPARE_SWAP", 20: "FETCH_ADD", 22: "SEND_LAST_INV",
-    23: "SEND_ONLY_INV"}
+    23: "SEND_ONLY_INV", 28: "FLUSH", 29: "ATOMIC_WRITE"}
+XRC = 0xa0
+OPCODES = RC_OPCODES | {XRC | code: name for code, name in RC_OPCODES.items()}
 
-RETH = {"WRITE_FIRST", "WRITE_ONLY", "WRITE_ONLY_IMM", "READ_REQUEST"}
-AETH = {"READ_RESPONSE_FIRST", "READ_RESPONSE_LAST", "READ_RESPONSE_ONLY", "ACK"}
+RETH = {"WRITE_FIRST", "WRITE_ONLY", "WRITE_ONLY_IMM", "READ_REQUEST", "FLUSH", "ATOMIC_WRITE"}
+AETH = {"READ_RESPONSE_FIRST", "READ_RESPONSE_LAST", "READ_RESPONSE_ONLY", "ACK", "ATOMIC_ACK"}
+RESPONSES = AETH | {"READ_RESPONSE_MIDDLE"}
+ATOMIC = {"COMPARE_SWAP", "FETCH_ADD"}
 IMM = {"SEND_LAST_IMM", "SEND_ONLY_IMM", "WRITE_LAST_IMM", "WRITE_ONLY_IMM"}
 INV = {"SEND_LAST_INV", "SEND_ONLY_INV"}
 
@@ -99,14 +103,21 @@ class Packet:
         b = self.body
         check(len(b) >= 16 and len(b) % 4 == 0, f"{len(b)} bytes after UDP")
         opcode, flags, self.pkey, qpn, psn = struct.unpack("!BBHII", b[:12])
-        self.opcode, self.name = opcode, RC_OPCODES.get(opcode, f"opcode {opcode:#x}")
+        self.opcode, self.name = opcode, OPCODES.get(opcode, f"opcode {opcode:#x}")
         self.solicited, self.migreq, self.pad, tver = bool(flags & 0x80), bool(flags & 0x40), flags >> 4 & 3, flags & 15
         check(tver == 0, f"transport version {tver}")
         self.qpn, self.ackreq, self.psn = qpn & 0xffffff, bool(psn >> 31), psn & 0xffffff
         check(not qpn >> 24, f"reserved byte of the BTH {qpn >> 24:#x}")
         check(not psn >> 24 & 0x7f, "reserved bits beside AckReq")
         at = 12
-        self.va = self.rkey = self.dma_length = self.syndrome = self.msn = self.imm = None
+        self.va = self.rkey = self.dma_length = self.syndrome = self.msn = self.imm = self.srq = None
+        self.xrc = opcode & 0xe0 == XRC
+        if self.xrc and self.name not in RESPONSES:
+            self.srq, = struct.unpack("!I", b[at:at + 4])
+            check(not self.srq >> 24, f"reserved byte of the XRCETH {self.srq >> 24:#x}")
+            at += 4
+        if self.name == "FLUSH":
+            at += 4
         if self.name in RETH:
             self.va, self.rkey, self.dma_length = struct.unpack("!QII", b[at:at + 16])
             at += 16
@@ -114,6 +125,11 @@ class Packet:
             word, = struct.unpack("!I", b[at:at + 4])
             self.syndrome, self.msn = word >> 24, word & 0xffffff
             at += 4
+        if self.name in ATOMIC:
+            self.va, self.rkey = struct.unpack("!QI", b[at:at + 12])
+            at += 28
+        if self.name == "ATOMIC_ACK":
+            at += 8
         if self.name in IMM | INV:
             self.imm, = struct.unpack("!I", b[at:at + 4])
             at += 4
@@ -130,8 +146,9 @@ class Packet:
         return str(self)
 
     def __str__(self):
-        return (f"{self.time:.6f} {self.src}:{self.sport} > {self.dst} {self.name} qpn {self.qpn} psn {self.psn}"
+        return (f"{self.time:.6f} {self.src}:{self.sport} > {self.dst} {'XRC ' if self.xrc else ''}{self.name} qpn {self.qpn} psn {self.psn}"
                 f"{' ack' if self.ackreq else ''}{' se' if self.solicited else ''} {len(self.payload)}+{self.pad} bytes"
+                f"{'' if self.srq is None else f' srq {self.srq}'}"
                 f"{'' if self.syndrome is None else f' syndrome {self.syndrome:#x} msn {self.msn}'}")
 
 
