@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=600 smp=2 mem=2048
+# guest: timeout=600 mem=2048
 """Atomic operations, ATOMIC WRITE and FLUSH: results, rights, and that each is done once, whatever gets lost."""
 
 import ctypes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=600 smp=2 mem=2048
+# guest: timeout=600 mem=2048
 """Each verb with each of its arguments wrong, by commands that no library looks at first.
 
 A row says what is wrong, and the errno. After each of them: nothing is left of the attempt, and nothing has changed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=600 smp=2 mem=3072
+# guest: timeout=600 mem=3072
 """What goes over the wire: every RC opcode, its headers, and an ICRC that a second implementation agrees with."""
 
 import ipaddress

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=600 smp=2 mem=2048
+# guest: timeout=600 mem=2048
 """A device comes and goes by `rdma link`, tells the truth about itself, and refuses what cannot be."""
 
 import contextlib

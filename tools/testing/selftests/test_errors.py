@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=600 smp=2 mem=3072
+# guest: timeout=600 mem=3072
 """What goes wrong gets the status that the IBTA specification names, at both ends, at once, and nothing is left over.
 
 Where a NAK has to end the work, the sender's timer is off (timeout=0): an answer that never comes is a failure.

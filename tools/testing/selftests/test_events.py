@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=300 smp=2 mem=3072
+# guest: timeout=300 mem=3072
 """Asynchronous events that have no test elsewhere: of queue pairs, of the port, of its addresses.
 
 Elsewhere: SQ_DRAINED in test_qp_attributes, QP_ACCESS_ERR in test_errors, CQ_ERR in test_cq_resize, those of shared receive

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=900 smp=2 mem=3072
+# guest: timeout=900 mem=3072
 """The driver under test against the kernel's own rxe, as requester and as responder: atomics, ATOMIC WRITE and UC.
 
 FLUSH is not here: rxe computes its ICRC over the packet twice, so each drops what the other sends.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=1200 smp=2 mem=5120
+# guest: timeout=1200 mem=5120
 """The longest message there is: 2^31 bytes in one work request."""
 
 import contextlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=300 smp=2 mem=2048
+# guest: timeout=300 mem=2048
 """As many objects as the device says that it has, and one more: ENOMEM, nothing left of the attempt, room again at once.
 
 The module is loaded with a small limit (max_objects), so that it can be reached.

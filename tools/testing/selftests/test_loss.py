@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=1200 smp=2 mem=3072
+# guest: timeout=1200 mem=3072
 """Data arrives once, in order and whole over a wire that loses, reorders and duplicates, and through a full queue."""
 
 import contextlib

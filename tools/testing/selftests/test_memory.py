@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=600 smp=2 mem=3072
+# guest: timeout=600 mem=3072
 """Memory: registering anew, windows, DMA-BUFs, huge pages, and what is refused.
 
 librxe has no function for registering anew, so these tests write the uverbs command themselves.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=900 smp=2 mem=3072
+# guest: timeout=900 mem=3072
 """Multicast: who gets a copy and who does not, what the wire shows, what interfaces listen to, limits and errors."""
 
 import contextlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=600 smp=2 mem=3072
+# guest: timeout=600 mem=3072
 """Memory that is paged on demand: pages that are absent, appear, change and go while the device uses them."""
 
 import ctypes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=600 smp=2 mem=3072
+# guest: timeout=600 mem=3072
 """Each RC operation, posted by hand and checked byte by byte: sizes, gather lists, inline, signalling, order, events."""
 
 import pyverbs.enums as e

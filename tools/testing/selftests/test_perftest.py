@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=900 smp=2 mem=3072
+# guest: timeout=900 mem=3072
 """perftest's RC programs: all sizes, many queue pairs, inline, events. What counts is that they end well, not how fast."""
 
 import pytest

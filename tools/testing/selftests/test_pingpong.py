@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=900 smp=2 mem=3072
+# guest: timeout=900 mem=3072
 """The stock ibv_rc_pingpong between two hosts: polling and event mode, IPv4 and IPv6, many sizes, data checked."""
 
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=600 smp=2 mem=3072
+# guest: timeout=600 mem=3072
 """create_qp, modify_qp and query_qp: the IBTA table of transitions and attributes, ranges, and what a query returns."""
 
 import errno

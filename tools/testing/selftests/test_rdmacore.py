@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=900 smp=2 mem=3072
+# guest: timeout=900 mem=3072
 """rdma-core's own tests, as Debian ships them, against a list of what is expected of each.
 
 rdmacore-<driver>.txt has a line for every test: its name, `ok`, `skip` or `fail`, and for the latter two the reason. A

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=600 smp=2 mem=2048
+# guest: timeout=600 mem=2048
 """Packets that travel as one buffer, and the same ones cut up on the way or sent one by one.
 
 All that may differ is how many buffers there are.

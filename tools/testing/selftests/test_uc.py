@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=600 smp=2 mem=2048
+# guest: timeout=600 mem=2048
 """Unreliable connections: data, what is refused, and that whatever gets lost takes its own message along and no other."""
 
 import re

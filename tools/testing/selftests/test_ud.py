@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=600 smp=2 mem=2048
+# guest: timeout=600 mem=2048
 """Datagrams: Q_Keys, the header before the payload, what does not fit, many destinations, ibv_ud_pingpong and perftest."""
 
 import ipaddress
