@@ -3,6 +3,7 @@
 
 import contextlib
 import gc
+import itertools
 import os
 
 DEBUGFS = "/sys/kernel/debug"
@@ -62,17 +63,19 @@ class Nth:
         return left != 0
 
 
-def each(action, undo=lambda thing: None, again=lambda: None):
+def each(action, undo=lambda thing: None, again=lambda: None, dense=MOST, stride=1):
     """The action with its first allocation failing, with its second, and so on until it needs no more.
 
+    After the first `dense` ones only one in `stride` is tried.
     undo gets what the action returns when it succeeds in spite of the failure; again is called when it does not.
     Returns the errnos of the failures, in order.
     """
     nth, errnos = Nth(), []
+    which = itertools.chain(range(1, min(dense, MOST)), range(dense, MOST, stride))
     gc.collect()
     gc.disable()
     try:
-        for n in range(1, MOST):
+        for n in which:
             thing, failure = None, None
             nth.arm(n)
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=1500 smp=2 mem=3072
+# guest: timeout=1500 mem=3072
 """Connections by rdma_cm: the connection manager speaks over the GSI QP, and programs of rdma-core drive it."""
 
 import json
