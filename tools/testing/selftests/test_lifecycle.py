@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=900 smp=2 mem=2048
+# guest: timeout=900 mem=2048
 """Coming and going, hundreds of times, with the books kept: memory, references and sockets are where they were."""
 
 import glob

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=900 smp=2 mem=3072
+# guest: timeout=900 mem=3072
 """Many queue pairs, several devices, and a network that changes under them."""
 
 import contextlib
