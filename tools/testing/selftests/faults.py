@@ -51,6 +51,16 @@ class Nth:
     def arm(self, n):
         os.write(self.fd, b"%d" % n)
 
+    def needed(self, action, undo):
+        """How many allocations and copies the action makes."""
+        far = 1 << 30
+        self.arm(far)
+        thing = action()
+        left = int(os.pread(self.fd, 16, 0))
+        os.write(self.fd, b"0")
+        undo(thing)
+        return far - left
+
     def disarm(self):
         """Whether none has failed since it was armed."""
         # What these two copy counts as well: if that fails, nothing has failed before.
@@ -63,15 +73,19 @@ class Nth:
         return left != 0
 
 
-def each(action, undo=lambda thing: None, again=lambda: None, dense=MOST, stride=1):
+def each(action, undo=lambda thing: None, again=lambda: None, some=None):
     """The action with its first allocation failing, with its second, and so on until it needs no more.
 
-    After the first `dense` ones only one in `stride` is tried.
+    some: only about so many of its allocations: one half is its first ones, the other is spread over the rest.
     undo gets what the action returns when it succeeds in spite of the failure; again is called when it does not.
     Returns the errnos of the failures, in order.
     """
     nth, errnos = Nth(), []
-    which = itertools.chain(range(1, min(dense, MOST)), range(dense, MOST, stride))
+    which = range(1, MOST)
+    if some:
+        first, all_of_them = some // 2, nth.needed(action, undo)
+        stride = max(1, (all_of_them - first) // (some - first))
+        which = itertools.chain(range(1, first), range(first, 2 * all_of_them, stride))
     gc.collect()
     gc.disable()
     try:
@@ -92,7 +106,7 @@ def each(action, undo=lambda thing: None, again=lambda: None, dense=MOST, stride
                 again()
             if enough:
                 return errnos
-        raise AssertionError(f"more than {MOST} allocations")
+        raise AssertionError("more allocations than were tried")
     finally:
         gc.enable()
         os.close(nth.fd)
