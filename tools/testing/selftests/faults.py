@@ -25,6 +25,7 @@ def any_allocation():
     for kind in KINDS:
         _set(kind, **OFF, ignore_gfp_wait="N")
     _set("fail_page_alloc", ignore_gfp_highmem="N", min_order=0)
+    _set("fail_usercopy", verbose=0)
     try:
         yield
     finally:
