@@ -380,18 +380,38 @@ pub struct Payloads<'a> {
     limit: usize,
 }
 
+impl<'a> Payloads<'a> {
+    /// The memory that starts with the payload of the next datagram and has those of others behind it,
+    /// as far as they lie there one behind the other; empty at the end.
+    #[inline]
+    pub fn piece(&mut self) -> &'a [u8] {
+        self.load();
+        let most = self.limit.saturating_mul(self.packet.segment);
+        self.piece.get(..most).unwrap_or(self.piece)
+    }
+
+    /// Goes on with the next piece of memory if this one is used up; returns whether there is any.
+    #[inline]
+    fn load(&mut self) -> bool {
+        while self.piece.is_empty() {
+            let Some(piece) = self.packet.fragment(self.next) else {
+                return false;
+            };
+            self.piece = piece;
+            self.next = self.next.wrapping_add(1);
+        }
+        true
+    }
+}
+
 impl<'a> Iterator for Payloads<'a> {
     type Item = &'a [u8];
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         self.limit = self.limit.checked_sub(1)?;
-        while self.piece.is_empty() {
-            let Some(piece) = self.packet.fragment(self.next) else {
-                return core::mem::take(&mut self.first).then_some(&[]);
-            };
-            self.piece = piece;
-            self.next = self.next.wrapping_add(1);
+        if !self.load() {
+            return core::mem::take(&mut self.first).then_some(&[]);
         }
         self.first = false;
         let (payload, rest) = self

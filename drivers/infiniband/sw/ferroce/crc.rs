@@ -45,6 +45,18 @@ impl FlowCrc {
         has_icrc.then(|| Self::new(packet.ip(), packet.udp()))
     }
 
+    /// The ICRC of packets of the flow with a UDP payload of `length` bytes.
+    #[inline]
+    pub(crate) fn of_length(&self, length: usize) -> TrainCrc {
+        TrainCrc(self.0.of_length((length as u16).wrapping_add(8)))
+    }
+}
+
+/// The ICRC of all packets of one length of a flow.
+#[derive(Clone, Copy)]
+pub(crate) struct TrainCrc(icrc::Train);
+
+impl TrainCrc {
     /// Writes the ICRC in the last four bytes of a packet's UDP payload. `id` is the IPv4
     /// identification that it goes out with.
     #[inline]
@@ -66,9 +78,8 @@ impl FlowCrc {
     #[inline]
     fn of_payload(&self, payload: &[u8], id: u16) -> Option<[u8; ICRC_LEN]> {
         let (body, _) = payload.split_last_chunk::<ICRC_LEN>()?;
-        let udp_len = (payload.len() as u16).wrapping_add(8);
         let masked = *body.get(icrc::MASKED_IN_BTH)?;
-        let state = icrc::unmask(self.0.packet(udp_len, id), masked);
+        let state = icrc::unmask(self.0.packet(id), masked);
         Some(icrc::finish(KernelCrc::update(state, body)))
     }
 }

@@ -142,7 +142,7 @@ fn copy_to_members(
         return;
     };
     let crc = FlowCrc::of(port, packet);
-    if crc.is_some_and(|crc| !crc.matches(bytes, packet.first_id())) {
+    if crc.is_some_and(|crc| !crc.of_length(bytes.len()).matches(bytes, packet.first_id())) {
         counters.add(PortCounter::DropBadIcrc, 1);
         return;
     }

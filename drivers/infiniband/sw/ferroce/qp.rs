@@ -345,8 +345,10 @@ impl QueuePair {
     pub(crate) fn receive_copy(&self, packet: &RxPacket, bytes: &[u8], parsed: &Packet) {
         let waits = self.drive_steps(BUDGET_INLINE, |steps| {
             steps.io.company.heard();
-            let inbound = Inbound::new(packet, bytes, packet.first_id(), parsed);
-            steps.io.faults.is_stalled() || self.handle(steps, &inbound, now(), parsed)
+            let inbound = Inbound::new(packet, bytes, bytes.len(), packet.first_id(), parsed);
+            let (_, world) = steps.next(None);
+            let welcome = world.takes_from(&inbound.ip);
+            steps.io.faults.is_stalled() || self.handle(steps, &inbound, now(), parsed, welcome)
         });
         if waits == Some(true) {
             match packet.first() {

@@ -10,8 +10,8 @@
 //!                   Window --> Region --------------------------------^
 //! ```
 //!
-//! Every access is checked on its own: key, protection domain, rights and bounds. Nothing is
-//! remembered from one packet to the next.
+//! Every access is checked on its own: key, protection domain, rights and bounds. It is one of a packet,
+//! or of packets that are built or taken in together; nothing is remembered from one to the next.
 
 mod fast;
 mod local;

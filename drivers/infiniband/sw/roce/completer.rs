@@ -221,7 +221,57 @@ where
         if after >= wqe.packets {
             self.complete_head(WcStatus::Success, env)?;
         }
-        self.window.grow(1);
+        self.after_response(now, 1, ctx, env)
+    }
+
+    /// Handles `count` packets from the middle of a READ response, of which `packet` is the first, and
+    /// the next one. Returns false if that cannot be done at once; else [`Self::after_response`] is due.
+    #[inline]
+    pub(crate) fn middles<E: Env + ?Sized>(
+        &mut self,
+        packet: &Packet,
+        count: u32,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> bool {
+        let psn = packet.bth.psn;
+        let Some(wqe) = self.awaited() else {
+            return false;
+        };
+        let is_read = matches!(wqe.op, SendOp::Read { .. });
+        let number = psn.offset_from(wqe.first_psn);
+        let after = number.wrapping_add(count);
+        let mtu = ctx.attr.path_mtu;
+        let asked = self.sent.offset_from(self.unacked);
+        if !is_read
+            || packet.payload_len != mtu.bytes()
+            || number == 0
+            || after >= wqe.packets
+            || count > asked
+            || self.window.pieces(number, after.wrapping_add(1)) != 1
+        {
+            return false;
+        }
+        let slot = self.slot(self.head);
+        let written = env.write_send(slot, mtu.span(number), 0..mtu.span(count));
+        if written.is_err() {
+            return false;
+        }
+        self.retry.heard = true;
+        self.unacked = psn.add(count);
+        true
+    }
+
+    /// So many packets of responses were taken.
+    #[inline]
+    pub(crate) fn after_response<E: Env + ?Sized>(
+        &mut self,
+        now: Instant,
+        count: u32,
+        ctx: &Context<'_>,
+        env: &mut E,
+    ) -> Result<(), Failure> {
+        self.window.grow(count);
         self.progress(now, ctx);
         self.fail_if_first(env)
     }
@@ -257,9 +307,7 @@ where
             self.rd_atomics = self.rd_atomics.saturating_sub(1);
         }
         self.complete_head(WcStatus::Success, env)?;
-        self.window.grow(1);
-        self.progress(now, ctx);
-        self.fail_if_first(env)
+        self.after_response(now, 1, ctx, env)
     }
 
     /// The oldest WQE, if it was sent: the one that the next response is for.

@@ -135,7 +135,8 @@ impl Counter {
     pub const COUNT: usize = Self::Congested as usize + 1;
 }
 
-/// The world around a QP. `payload` is always a range of the payload of the packet at hand.
+/// The world around a QP. `payload` is always a range of the payload of the packet at hand; of several
+/// that are handled at once, of their payloads one behind the other.
 pub trait Env {
     /// From now on, until the packet at hand is done with, receive WQEs come from the shared receive queue
     /// that its XRCETH names, and the keys in it belong to that queue's protection domain.

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! All methods want exclusive access, which is the caller's lock. None blocks, and each does a
-//! bounded amount of work. After [`Qp::handle_packet`] (once per batch), [`Qp::handle_timeout`],
-//! [`Qp::post`] and [`Qp::modify`] the caller calls [`Qp::poll_transmit`] until it returns `None`
+//! bounded amount of work. After [`Qp::handle_packet`] (once per batch; what belongs together goes in by
+//! [`Qp::handle_middles`]), [`Qp::handle_timeout`], [`Qp::post`] and [`Qp::modify`] the caller calls [`Qp::poll_transmit`] until it returns `None`
 //! (or its budget is used up), [`Qp::transmitted`] once those packets are sent, then looks at [`Qp::retired`] and [`Qp::poll_timeout`]; in
 //! [`QpState::Err`] and [`QpState::Sqe`] it also calls [`Qp::flush`].
 
@@ -421,6 +421,47 @@ where
             }
         };
         self.settle(result, env);
+    }
+
+    /// Whether `packet` is in the middle of a message, and the next one of it to come in: then those
+    /// behind it may be handled with it, see [`Self::handle_middles`].
+    #[inline]
+    pub fn awaits_middle(&self, packet: &Packet) -> bool {
+        let bth = &packet.bth;
+        let next = match bth.opcode.is_response() {
+            true => self.requester.unacked,
+            false => self.responder.expected(),
+        };
+        self.kind == QpKind::Rc && bth.opcode.is_middle() && bth.psn == next
+    }
+
+    /// Handles `count` packets at once that came in one behind the other: all of them from the middle of
+    /// one message, with consecutive PSNs. `packet` is the first of them, and asks for an ACK if any of
+    /// them does. `env` reaches their payloads as if they were one.
+    ///
+    /// Returns false if they have to be handled one by one. Then nothing has changed, but that some of
+    /// the payload may already be where it belongs.
+    #[inline]
+    pub fn handle_middles<E: Env + ?Sized>(
+        &mut self,
+        now: Instant,
+        packet: &Packet,
+        count: u32,
+        env: &mut E,
+    ) -> bool {
+        if !self.awaits_middle(packet) || self.refusal(packet).is_some() {
+            return false;
+        }
+        let ctx = context!(self);
+        if !packet.bth.opcode.is_response() {
+            return self.responder.middles(packet, count, &ctx, env);
+        }
+        if !self.requester.middles(packet, count, &ctx, env) {
+            return false;
+        }
+        let result = self.requester.after_response(now, count, &ctx, env);
+        self.settle(result, env);
+        true
     }
 
     /// Why a packet is none for this QP now.

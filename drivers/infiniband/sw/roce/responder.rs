@@ -25,6 +25,7 @@
 //! ```
 
 mod atomic;
+mod middles;
 mod read;
 mod refuse;
 mod reply;

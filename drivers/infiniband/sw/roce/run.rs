@@ -199,9 +199,6 @@ impl Run {
             return None;
         }
         let psn = self.psn.add(index);
-        if let Some(packet) = self.bare_packet(psn, index) {
-            return Some(packet);
-        }
         let packet = self.headers(psn, index);
         let pad = packet.bth.pad;
         let mut header = [0; MAX_HEADER];
@@ -271,24 +268,23 @@ impl Run {
         }
     }
 
-    /// Packet `index`, if it has no headers but the BTH: the short way for most packets of long
-    /// messages.
+    /// The header of packet `index`, if it has none but the BTH.
     #[inline]
-    fn bare_packet(&self, psn: Psn, index: u32) -> Option<TxPacket> {
-        let (op, position, packets, length) = match self.form {
+    pub fn bare_header(&self, index: u32) -> Option<[u8; Bth::LEN]> {
+        let (position, packets, length, op) = match self.form {
             Form::Message {
                 op,
                 position,
                 packets,
                 length,
                 ..
-            } => (Some(op), position, packets, length),
+            } => (position, packets, length, Some(op)),
             Form::ReadResponse {
                 position,
                 packets,
                 length,
                 ..
-            } => (None, position, packets, length),
+            } => (position, packets, length, None),
             Form::ReadRequest { .. }
             | Form::AtomicAcknowledge { .. }
             | Form::Acknowledge { .. }
@@ -303,20 +299,13 @@ impl Run {
             Some(op) => request_opcode(op, place),
             None => Opcode::RcReadResponseMiddle,
         };
+        let psn = self.psn.add(index);
         let mut bth = Bth::new(opcode.over(self.transport), self.dest_qp, psn);
         (bth.ack_req, bth.solicited) = self.flags(psn, place);
-        let payload_len = self.share(length, number);
-        bth.pad = pad(payload_len);
-        let mut header = [0; MAX_HEADER];
+        bth.pad = pad(self.share(length, number));
+        let mut header = [0; Bth::LEN];
         bth.emit(&mut header)?;
-        Some(TxPacket {
-            header,
-            header_len: Bth::LEN,
-            payload_len,
-            payload_offset: self.mtu.span(index),
-            pad: bth.pad,
-            psn,
-        })
+        Some(header)
     }
 
     /// Whether a packet of a message asks for an ACK, and whether it raises a solicited event.

@@ -347,6 +347,7 @@ impl Node {
                 packets.push(parse(&run.packet(index).unwrap()));
             }
             assert!(run.packet(run.count).is_none());
+            check_alike(&run);
         }
         packets
     }
@@ -358,6 +359,11 @@ impl Node {
 
     pub(crate) fn handle(&mut self, packet: Packet) {
         self.qp.handle_packet(self.now, &packet, &mut self.world);
+    }
+
+    pub(crate) fn handle_middles(&mut self, packet: Packet, count: u32) -> bool {
+        self.qp
+            .handle_middles(self.now, &packet, count, &mut self.world)
     }
 
     pub(crate) fn later(&mut self, ns: u64) {
@@ -376,6 +382,31 @@ impl Node {
     pub(crate) fn statuses(&self) -> Vec<(u64, crate::cqe::WcStatus)> {
         let cqes = self.world.sends.iter();
         cqes.map(|cqe| (cqe.wr_id, cqe.status)).collect()
+    }
+}
+
+/// What the run says of packets that are alike is so.
+fn check_alike(run: &Run) {
+    let mut index = 0;
+    let mut before = None;
+    while index < run.count {
+        let count = run.alike(index);
+        assert!(count >= 1 && index + count <= run.count);
+        let first = run.packet(index).unwrap();
+        let size = |packet: &TxPacket| (packet.header_len, packet.payload_len, packet.pad);
+        for index in index..index + count {
+            let packet = run.packet(index).unwrap();
+            assert_eq!(size(&packet), size(&first));
+            let header = &packet.header[..packet.header_len];
+            let bare = run.bare_header(index);
+            assert!(bare.is_some() || count == 1);
+            assert!(bare.is_none_or(|bare| bare == *header));
+        }
+        // Those in the middle are not parted.
+        let is_middle = parse(&first).bth.opcode.is_middle();
+        assert_ne!((before, is_middle), (Some(true), true));
+        before = Some(is_middle && count > 1);
+        index += count;
     }
 }
 

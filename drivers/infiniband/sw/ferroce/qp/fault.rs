@@ -17,7 +17,10 @@
 
 use super::{
     drive::Steps,
-    inbound::Inbound,
+    inbound::{
+        Inbound,
+        InboundRun, //
+    },
     now,
     world::World,
     QueuePair,
@@ -299,9 +302,16 @@ impl QueuePair {
         let multicast = packet.ip().is_multicast();
         let addressed = if multicast { Qpn::MULTICAST } else { self.qpn };
         steps.io.company.heard();
+        let (_, world) = steps.next(None);
+        let welcome = world.takes_from(&packet.ip());
         let (mut taken, mut waits) = (0usize, false);
         let (mut packets, mut received) = (0u64, 0u64);
-        for bytes in packet.payloads() {
+        let mut payloads = packet.payloads();
+        loop {
+            let piece = payloads.piece();
+            let Some(bytes) = payloads.next() else {
+                break;
+            };
             let parsed = match Packet::parse(bytes, bytes.len()) {
                 Ok(parsed) => parsed,
                 Err(error) => {
@@ -314,19 +324,29 @@ impl QueuePair {
                 break;
             }
             let id = packet.first_id().wrapping_add(taken as u16);
+            let crc = crc.map(|crc| crc.of_length(bytes.len()));
             if crc.is_some_and(|crc| !crc.matches(bytes, id)) {
                 counters.add(PortCounter::DropBadIcrc, 1);
                 taken = taken.wrapping_add(1);
                 continue;
             }
-            let inbound = Inbound::new(packet, bytes, id, &parsed);
-            waits = self.handle(steps, &inbound, now, &parsed);
-            if waits {
-                break;
+            let mut count = 1usize;
+            if welcome && steps.core.awaits_middle(&parsed) {
+                let run = InboundRun::new(piece, bytes.len(), id, parsed, crc.as_ref());
+                count = self.handle_run(steps, packet, now, &run, id);
             }
-            taken = taken.wrapping_add(1);
-            packets = packets.wrapping_add(1);
-            received = received.wrapping_add(bytes.len() as u64);
+            if let Some(others @ 1..) = count.checked_sub(1) {
+                let _ = payloads.nth(others.wrapping_sub(1));
+            } else {
+                let inbound = Inbound::new(packet, bytes, bytes.len(), id, &parsed);
+                waits = self.handle(steps, &inbound, now, &parsed, welcome);
+                if waits {
+                    break;
+                }
+            }
+            taken = taken.wrapping_add(count);
+            packets = packets.wrapping_add(count as u64);
+            received = received.wrapping_add(count.wrapping_mul(bytes.len()) as u64);
             if steps.is_full() {
                 break;
             }
@@ -339,7 +359,29 @@ impl QueuePair {
         (taken, waits)
     }
 
-    /// Handles one datagram with the right ICRC; returns whether it has to wait for a page.
+    /// Handles a run of datagrams of `packet`; `id` is the IPv4 identification of the first. Returns how
+    /// many were handled: all, or 1 if the first is to be handled alone.
+    #[inline]
+    fn handle_run(
+        &self,
+        steps: &mut Steps<'_>,
+        packet: &RxPacket,
+        now: Instant,
+        run: &InboundRun<'_>,
+        id: u16,
+    ) -> usize {
+        if run.count > 1 {
+            let inbound = Inbound::new(packet, run.bytes, run.length, id, &run.first);
+            let (core, mut world) = steps.next(Some(&inbound));
+            if core.handle_middles(now, &run.first, run.count, &mut world) {
+                return run.count as usize;
+            }
+        }
+        1
+    }
+
+    /// Handles one datagram with the right ICRC; returns whether it has to wait for a page. It is dropped
+    /// if it is not `welcome`.
     #[inline]
     pub(super) fn handle(
         &self,
@@ -347,9 +389,10 @@ impl QueuePair {
         inbound: &Inbound<'_>,
         now: Instant,
         parsed: &Packet,
+        welcome: bool,
     ) -> bool {
         let (core, mut world) = steps.next(Some(inbound));
-        if self.kind.is_datagram() || world.is_from_peer(inbound) {
+        if welcome {
             core.handle_packet(now, parsed, &mut world);
         } else {
             self.port.counters.add(PortCounter::DropBadAddress, 1);

@@ -1,16 +1,93 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A datagram that came in, besides its transport headers.
 
+use crate::crc::TrainCrc;
+use core::ops::Range;
 use rdma::net::{
     IpHeader,
     RxPacket, //
 };
-use roce::wire::Packet;
+use roce::{
+    env::MemoryError,
+    wire::{
+        Bth,
+        Packet, //
+    }, //
+};
 
-/// What is known of a packet besides its transport headers.
+/// The payload of a packet, without pad and ICRC; or those of several that lie one behind the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Payload<'a> {
+    /// From the first byte of payload on.
+    bytes: &'a [u8],
+    /// Bytes of payload of each packet.
+    each: usize,
+    /// Bytes from the payload of one to that of the next.
+    stride: usize,
+}
+
+impl<'a> Payload<'a> {
+    /// Bytes that lie in one piece.
+    #[inline]
+    pub(crate) fn one(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            each: bytes.len(),
+            stride: bytes.len(),
+        }
+    }
+
+    /// The payloads of packets of which the first is `parsed`, has `length` bytes, and is at the start of
+    /// `packets`.
+    #[inline]
+    pub(crate) fn of(packets: &'a [u8], length: usize, parsed: &Packet) -> Self {
+        Self {
+            bytes: packets
+                .get(parsed.payload_offset as usize..)
+                .unwrap_or_default(),
+            each: parsed.payload_len as usize,
+            stride: length,
+        }
+    }
+
+    /// The bytes in `range`, if they are of one packet.
+    #[inline]
+    pub(crate) fn get(&self, range: Range<usize>) -> Option<&'a [u8]> {
+        self.bytes.get(..self.each)?.get(range)
+    }
+
+    /// Calls `f` with the bytes in `range`, piece by piece, and how far each is from the start of it.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::Fault`] if there are not so many; those of `f`.
+    #[inline]
+    pub(crate) fn for_each(
+        &self,
+        range: Range<usize>,
+        mut f: impl FnMut(u64, &[u8]) -> Result<(), MemoryError>,
+    ) -> Result<(), MemoryError> {
+        let mut at = range.start;
+        while at < range.end {
+            let number = at.checked_div(self.each).ok_or(MemoryError::Fault)?;
+            let within = at.wrapping_sub(number.wrapping_mul(self.each));
+            let left = range.end.wrapping_sub(at);
+            let length = self.each.wrapping_sub(within).min(left);
+            let start = number.wrapping_mul(self.stride).wrapping_add(within);
+            let piece = self.bytes.get(start..start.wrapping_add(length));
+            f(
+                at.wrapping_sub(range.start) as u64,
+                piece.ok_or(MemoryError::Fault)?,
+            )?;
+            at = at.wrapping_add(length);
+        }
+        Ok(())
+    }
+}
+
+/// What is known of a packet besides its transport headers; or of several that are handled at once.
 pub(crate) struct Inbound<'a> {
-    /// The payload, without pad and ICRC.
-    pub(crate) payload: &'a [u8],
+    pub(crate) payload: Payload<'a>,
     /// The IP header that it came with; if it came with others, that of all of them.
     pub(crate) ip: IpHeader<'a>,
     /// Bytes of UDP payload.
@@ -31,14 +108,20 @@ const UDP_HEADER: u16 = 8;
 
 impl<'a> Inbound<'a> {
     /// What is known of a datagram of `packet`, of which `parsed` was made; `id` is its IPv4
-    /// identification.
-    pub(crate) fn new(packet: &'a RxPacket, bytes: &'a [u8], id: u16, parsed: &Packet) -> Self {
-        let start = parsed.payload_offset as usize;
-        let end = start.saturating_add(parsed.payload_len as usize);
+    /// identification. Its `length` bytes are the first of `bytes`; if others are handled with it, they
+    /// follow there.
+    #[inline]
+    pub(crate) fn new(
+        packet: &'a RxPacket,
+        bytes: &'a [u8],
+        length: usize,
+        id: u16,
+        parsed: &Packet,
+    ) -> Self {
         Self {
-            payload: bytes.get(start..end).unwrap_or_default(),
+            payload: Payload::of(bytes, length, parsed),
             ip: packet.ip(),
-            length: bytes.len(),
+            length,
             id,
             vlan: packet.vlan_id(),
             source_mac: packet.src_mac(),
@@ -61,6 +144,53 @@ impl<'a> Inbound<'a> {
             }
         }
         grh
+    }
+}
+
+/// Datagrams that follow each other, all of them from the middle of one message.
+pub(super) struct InboundRun<'a> {
+    /// They are the first in here, each of `length` bytes.
+    pub(super) bytes: &'a [u8],
+    pub(super) length: usize,
+    pub(super) count: u32,
+    /// The first of them, which asks for an ACK if one of them does.
+    pub(super) first: Packet,
+}
+
+impl<'a> InboundRun<'a> {
+    /// The run that begins with the datagram of `length` bytes at the start of `bytes`, of which `first`
+    /// was made and which has the IPv4 identification `id`. Those behind it belong to it if they are
+    /// alike, and have the right ICRC.
+    #[inline]
+    pub(super) fn new(
+        bytes: &'a [u8],
+        length: usize,
+        id: u16,
+        mut first: Packet,
+        crc: Option<&TrainCrc>,
+    ) -> Self {
+        let mut count = 1u32;
+        let header = bytes.first_chunk();
+        if let Some((header, (_, mut rest))) = header.zip(bytes.split_at_checked(length)) {
+            while let Some((next, others)) = rest.split_at_checked(length) {
+                let Some(asks) = Bth::follows(header, next, count) else {
+                    break;
+                };
+                let id = id.wrapping_add(count as u16);
+                if crc.is_some_and(|crc| !crc.matches(next, id)) {
+                    break;
+                }
+                first.bth.ack_req |= asks;
+                count = count.wrapping_add(1);
+                rest = others;
+            }
+        }
+        Self {
+            bytes,
+            length,
+            count,
+            first,
+        }
     }
 }
 

@@ -5,7 +5,10 @@
 //! rest of a short packet, so it is kept.
 
 use crate::{
-    crc::FlowCrc,
+    crc::{
+        FlowCrc,
+        TrainCrc, //
+    },
     port::Port, //
 };
 use kernel::prelude::*;
@@ -51,13 +54,24 @@ impl Lane {
 }
 
 impl Lane {
-    /// Writes the last four bytes of a packet's UDP payload: its ICRC, or nothing where nobody
-    /// looks at one: without `icrc`, and if the packet does not leave this host. `id` is the IPv4
-    /// identification that it goes out with.
+    /// What writes the last four bytes of the UDP payload of packets, of `length` bytes each: their ICRC,
+    /// or nothing where nobody looks at one: without `icrc`, and if they do not leave this host.
     #[inline]
-    pub(super) fn seal(&self, payload: &mut [u8], id: u16, icrc: bool) {
-        if icrc && !self.flow.on_loopback() {
-            self.crc.seal(payload, id);
+    pub(super) fn seal(&self, length: usize, icrc: bool) -> Seal {
+        let has_icrc = icrc && !self.flow.on_loopback();
+        Seal(has_icrc.then(|| self.crc.of_length(length)))
+    }
+}
+
+/// What a packet ends with.
+pub(super) struct Seal(Option<TrainCrc>);
+
+impl Seal {
+    /// Writes it. `id` is the IPv4 identification that the packet goes out with.
+    #[inline]
+    pub(super) fn put(&self, payload: &mut [u8], id: u16) {
+        if let Some(crc) = &self.0 {
+            crc.seal(payload, id);
         } else if let Some(tail) = payload.last_chunk_mut::<ICRC_LEN>() {
             *tail = [0; ICRC_LEN];
         }

@@ -3,6 +3,7 @@
 
 use super::{
     fault::PageFault,
+    inbound::Payload,
     world::World, //
 };
 use crate::{
@@ -83,20 +84,25 @@ impl World<'_> {
         }
     }
 
-    /// Writes `data` to the buffers in `list`, which are in the domain `pd`, `offset` bytes into them.
+    /// Writes the part `range` of `data` to the buffers in `list`, which are in the domain `pd`, `offset`
+    /// bytes into them.
     pub(super) fn scatter(
         &self,
         pd: usize,
         list: &[Sge],
         offset: u64,
-        data: &[u8],
+        data: &Payload<'_>,
+        range: Range<usize>,
     ) -> Result<(), MemoryError> {
-        for_chunks(list, offset, data.len(), |sge, va, range| {
-            let data = data.get(range).ok_or(MemoryError::Access)?;
-            let length = data.len() as u64;
+        for_chunks(list, offset, length(&range), |sge, va, chunk| {
+            let length = length(&chunk) as u64;
             let rights = access::LOCAL_WRITE;
+            let start = range.start.wrapping_add(chunk.start);
+            let end = range.start.wrapping_add(chunk.end);
             self.with_region(pd, sge.lkey, va, length, rights, |region, at| {
-                region.write(at, data)
+                data.for_each(start..end, |ahead, piece| {
+                    region.write(at.wrapping_add(ahead), piece)
+                })
             })
         })
     }
@@ -168,6 +174,12 @@ impl World<'_> {
         };
         self.with_region(pd, rkey.0, va, length, access::REMOTE_READ, f)
     }
+}
+
+/// The bytes in `range`. Not `len()`, which brings an assertion along.
+#[inline]
+pub(super) fn length(range: &Range<usize>) -> usize {
+    range.end.saturating_sub(range.start)
 }
 
 /// Calls `f` for each piece of `length` bytes that start `offset` bytes into the buffers of

@@ -36,10 +36,7 @@ use roce::{
         TxPacket as TxHeaders, //
     },
     types::Instant,
-    wire::{
-        Bth,
-        ICRC_LEN, //
-    }, //
+    wire::ICRC_LEN, //
 };
 use zerocopy::IntoBytes;
 
@@ -204,10 +201,10 @@ impl Turn {
             if let Some(mut segments) = world.qp.port.segments.take(length as u32, count) {
                 let built = write_run(world, run, index, &packet, segments.bytes_mut(), length)?;
                 segments.truncate(built.saturating_mul(length as u32));
-                let lane = lane(world, way)?;
+                let seal = lane(world, way)?.seal(length, self.icrc);
                 let mut id = train.segments() as u16;
                 for body in each(segments.bytes_mut(), length) {
-                    lane.seal(body, id, self.icrc);
+                    seal.put(body, id);
                     id = id.wrapping_add(1);
                 }
                 train
@@ -222,7 +219,8 @@ impl Turn {
             .build(length)
             .map_err(BuildError::Network)?;
         write(world, run, &packet, buffer.payload_mut())?;
-        lane(world, way)?.seal(buffer.payload_mut(), 0, self.icrc);
+        let seal = lane(world, way)?.seal(length, self.icrc);
+        seal.put(buffer.payload_mut(), 0);
         self.multicast |= u64::from(multicast).wrapping_shl(self.count);
         self.queue.push(buffer);
         Ok(1)
@@ -332,11 +330,15 @@ fn write_run(
         // Memory is looked up and checked once for all of them.
         let total = packet.payload_len.saturating_mul(count);
         let written = with_payload(world, run, packet.payload_offset, total, |memory, at| {
-            let packets = (index..).map_while(|index| run.packet(index));
-            for (body, packet) in each(bodies, length).zip(packets) {
-                let (payload, _) = split(body, &packet).ok_or(MemoryError::Fault)?;
-                let ahead = packet.payload_offset.wrapping_sub(run.mtu.span(index));
-                memory.read(at.wrapping_add(u64::from(ahead)), payload)?;
+            let (mut index, mut at) = (index, at);
+            for body in each(bodies, length) {
+                let header = run.bare_header(index).ok_or(MemoryError::Fault)?;
+                let (to, rest) = body.split_first_chunk_mut().ok_or(MemoryError::Fault)?;
+                *to = header;
+                let payload = rest.get_mut(..packet.payload_len as usize);
+                memory.read(at, payload.ok_or(MemoryError::Fault)?)?;
+                at = at.wrapping_add(u64::from(packet.payload_len));
+                index = index.wrapping_add(1);
             }
             Ok(())
         });
@@ -367,14 +369,7 @@ fn each(mut bodies: &mut [u8], length: usize) -> impl Iterator<Item = &mut [u8]>
 #[inline]
 fn split<'a>(body: &'a mut [u8], packet: &TxHeaders) -> Option<(&'a mut [u8], &'a mut [u8])> {
     let (header, rest) = body.split_at_mut_checked(packet.header_len)?;
-    match (header.first_chunk_mut(), packet.header.first_chunk()) {
-        // Not a call for twelve bytes.
-        (Some(to), Some(from)) if packet.header_len == Bth::LEN => {
-            let (to, from): (&mut [u8; Bth::LEN], &[u8; Bth::LEN]) = (to, from);
-            *to = *from;
-        }
-        (_, _) => header.copy_from_slice(packet.header.get(..packet.header_len)?),
-    }
+    header.copy_from_slice(packet.header.get(..packet.header_len)?);
     rest.split_at_mut_checked(packet.payload_len as usize)
 }
 

@@ -6,8 +6,12 @@
 
 use super::{
     fault::PageFault,
-    inbound::Inbound,
-    sends::Payload,
+    inbound::{
+        Inbound,
+        Payload, //
+    },
+    memory::length,
+    sends,
     Core,
     Io,
     QueuePair, //
@@ -241,13 +245,16 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether the packet comes from the peer that this QP is connected to, to the address that
-    /// it is connected from.
-    pub(super) fn is_from_peer(&self, inbound: &Inbound<'_>) -> bool {
+    /// Whether a packet with this header may be for this QP: if that is connected, it comes from its
+    /// peer, to the address that it is connected from.
+    pub(super) fn takes_from(&self, ip: &IpHeader<'_>) -> bool {
+        if self.qp.kind.is_datagram() {
+            return true;
+        }
         let Some(av) = &self.io.av else {
             return false;
         };
-        match inbound.ip {
+        match ip {
             IpHeader::V4(ip) => {
                 av.v4
                     && ip.get(12..16) == av.dgid.get(12..16)
@@ -267,9 +274,10 @@ impl<'a> World<'a> {
         (Some(found.xrcd) == self.qp.xrcd).then_some(found)
     }
 
-    fn payload(&self, range: Range<u32>) -> Result<&'a [u8], MemoryError> {
+    /// The payload at hand.
+    fn payload(&self) -> Result<Payload<'a>, MemoryError> {
         self.inbound
-            .and_then(|i| i.payload.get(range.start as usize..range.end as usize))
+            .map(|inbound| inbound.payload)
             .ok_or(MemoryError::Fault)
     }
 
@@ -285,6 +293,11 @@ impl<'a> World<'a> {
             ..Wc::default()
         }
     }
+}
+
+/// The same range, as slices want it.
+fn indices(range: Range<u32>) -> Range<usize> {
+    range.start as usize..range.end as usize
 }
 
 /// The same status, as the RDMA core knows it.
@@ -327,15 +340,16 @@ impl Env for World<'_> {
     }
 
     fn write_receive(&mut self, offset: u64, payload: Range<u32>) -> Result<(), MemoryError> {
-        let data = self.payload(payload)?;
+        let data = self.payload()?;
         let pd = self.receive_domain()?;
-        self.scatter(pd, self.io.receives.list(), offset, data)
+        self.scatter(pd, self.io.receives.list(), offset, &data, indices(payload))
     }
 
     fn write_grh(&mut self) -> Result<(), MemoryError> {
         let grh = self.inbound.ok_or(MemoryError::Fault)?.grh();
         let receives = &self.io.receives;
-        self.scatter(receives.pd(), receives.list(), 0, &grh)
+        let (pd, list) = (receives.pd(), receives.list());
+        self.scatter(pd, list, 0, &Payload::one(&grh), 0..grh.len())
     }
 
     fn write_send(
@@ -344,9 +358,10 @@ impl Env for World<'_> {
         offset: u32,
         payload: Range<u32>,
     ) -> Result<(), MemoryError> {
-        let data = self.payload(payload)?;
+        let (data, payload) = (self.payload()?, indices(payload));
         let list = self.io.slots.list(slot);
-        self.scatter(self.qp.accessor.pd, list, u64::from(offset), data)
+        let pd = self.qp.accessor.pd;
+        self.scatter(pd, list, u64::from(offset), &data, payload)
     }
 
     fn check_remote(
@@ -372,22 +387,21 @@ impl Env for World<'_> {
         va: u64,
         payload: Range<u32>,
     ) -> Result<(), MemoryError> {
-        let data = self.payload(payload)?;
-        let length = data.len() as u64;
-        let rights = access::REMOTE_WRITE;
-        self.with_region(
-            self.remote_domain(),
-            rkey.0,
-            va,
-            length,
-            rights,
-            |region, at| region.write(at, data),
-        )
+        let (data, payload) = (self.payload()?, indices(payload));
+        let length = length(&payload) as u64;
+        let (pd, rights) = (self.remote_domain(), access::REMOTE_WRITE);
+        self.with_region(pd, rkey.0, va, length, rights, |region, at| {
+            data.for_each(payload, |ahead, piece| {
+                region.write(at.wrapping_add(ahead), piece)
+            })
+        })
     }
 
     fn write_result(&mut self, slot: u32, original: u64) -> Result<(), MemoryError> {
         let list = self.io.slots.list(slot);
-        self.scatter(self.qp.accessor.pd, list, 0, &original.to_ne_bytes())
+        let original = original.to_ne_bytes();
+        let data = Payload::one(&original);
+        self.scatter(self.qp.accessor.pd, list, 0, &data, 0..original.len())
     }
 
     fn atomic(&mut self, rkey: RKey, va: u64, op: AtomicOp) -> Result<u64, MemoryError> {
@@ -403,7 +417,9 @@ impl Env for World<'_> {
         va: u64,
         payload: Range<u32>,
     ) -> Result<(), MemoryError> {
-        let bytes = <[u8; 8]>::try_from(self.payload(payload)?).map_err(|_| MemoryError::Fault)?;
+        let bytes = self.payload()?.get(indices(payload));
+        let bytes = bytes.and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
+        let bytes = bytes.ok_or(MemoryError::Fault)?;
         let rights = access::REMOTE_WRITE;
         self.with_region(self.remote_domain(), rkey.0, va, 8, rights, |memory, at| {
             memory.atomic_write(at, bytes)
@@ -440,10 +456,12 @@ impl Env for World<'_> {
     fn local(&mut self, slot: u32, _op: LocalOp) -> Result<(), MemoryError> {
         let qp = self.qp;
         match self.io.slots.payload(slot) {
-            Payload::Local(operands) => {
+            sends::Payload::Local(operands) => {
                 region::operate(&qp.port.regions, self.rcu, &qp.accessor, &operands)
             }
-            Payload::List | Payload::Inline(_) | Payload::Stored => Err(MemoryError::Fault),
+            sends::Payload::List | sends::Payload::Inline(_) | sends::Payload::Stored => {
+                Err(MemoryError::Fault)
+            }
         }
     }
 

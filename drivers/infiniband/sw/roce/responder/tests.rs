@@ -2,6 +2,7 @@
 //! The responder against a peer that is played by hand.
 
 mod atomic;
+mod middles;
 mod read;
 mod unreliable;
 mod xrc;

@@ -137,6 +137,22 @@ impl Bth {
         })
     }
 
+    /// Whether `bytes` start with the header of the packet `ahead` PSNs behind the one with the header
+    /// `first`, which says the same in all else but perhaps that it asks for an ACK; if so, whether it
+    /// does.
+    #[inline]
+    pub fn follows(first: &[u8; Self::LEN], bytes: &[u8], ahead: u32) -> Option<bool> {
+        let [a @ .., s0, s1, s2, s3] = first;
+        let [b @ .., t0, t1, t2, t3] = bytes.first_chunk::<{ Self::LEN }>()?;
+        let first_word = u32::from_be_bytes([*s0, *s1, *s2, *s3]);
+        let word = u32::from_be_bytes([*t0, *t1, *t2, *t3]);
+        let psn = Psn::new(first_word).add(ahead).get();
+        let others = !ACK_REQ & !Psn::MASK;
+        let same = u64::from_ne_bytes(*a) == u64::from_ne_bytes(*b)
+            && word & !ACK_REQ == first_word & others | psn;
+        same.then_some(word & ACK_REQ != 0)
+    }
+
     /// Writes the header to the front of `bytes` and returns the rest, `None` if it is too short.
     #[inline]
     pub(crate) fn emit<'a>(&self, bytes: &'a mut [u8]) -> Option<&'a mut [u8]> {
@@ -182,5 +198,41 @@ impl fmt::Display for Bth {
             write!(f, " pkey {:#06x}", self.pkey.0)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(bth: &Bth) -> [u8; 14] {
+        let mut bytes = [0x55; 14];
+        assert!(bth.emit(&mut bytes).is_some());
+        bytes
+    }
+
+    #[test]
+    fn what_follows() {
+        let first = Bth::new(Opcode::RcSendMiddle, Qpn::new(7), Psn::new(Psn::MASK - 1));
+        let header: [u8; 12] = bytes(&first)[..12].try_into().unwrap();
+        let mut next = Bth {
+            psn: Psn::new(1),
+            ..first
+        };
+        assert_eq!(Bth::follows(&header, &bytes(&next), 3), Some(false));
+        assert_eq!(Bth::follows(&header, &bytes(&next), 2), None);
+        assert_eq!(Bth::follows(&header, &bytes(&next)[..11], 3), None);
+        next.ack_req = true;
+        assert_eq!(Bth::follows(&header, &bytes(&next), 3), Some(true));
+        // Whatever else differs.
+        for bit in 0..64 {
+            let mut other = bytes(&next);
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Bth::follows(&header, &other, 3), None, "bit {bit}");
+        }
+        // What is reserved beside the ACK request.
+        let mut other = bytes(&next);
+        other[8] ^= 0x20;
+        assert_eq!(Bth::follows(&header, &other, 3), None);
     }
 }

@@ -17,7 +17,10 @@
 
 mod flow;
 
-pub use flow::Flow;
+pub use flow::{
+    Flow,
+    Train, //
+};
 
 /// A CRC with polynomial 0xEDB88320 (reflected), without inversion: the kernel's `crc32_le`.
 pub trait Crc32 {

@@ -327,6 +327,17 @@ impl Opcode {
         self.has(RESPONSE)
     }
 
+    /// Whether it is a packet in the middle of a message: it has no header but the BTH, and as much
+    /// payload as fits.
+    #[inline]
+    pub const fn is_middle(self) -> bool {
+        let has_places = matches!(
+            self.operation(),
+            Operation::Send | Operation::Write | Operation::ReadResponse
+        );
+        has_places && !self.starts_message() && !self.ends_message()
+    }
+
     /// Whether this is the first or the only packet of its message.
     #[inline]
     pub const fn starts_message(self) -> bool {

@@ -44,6 +44,43 @@ fn a_read_of_one_piece() {
 }
 
 #[test]
+fn responses_from_the_middle_at_once() {
+    let mut node = Node::rc();
+    let middle = |psn| read_response(psn, RcReadResponseMiddle, 256);
+    node.post(1, READ, 256 * 10);
+    node.sent();
+    // Not the first, nor before it.
+    assert!(!node.handle_middles(middle(100), 2));
+    assert!(!node.handle_middles(middle(101), 2));
+    node.handle(read_response(100, RcReadResponseFirst, 256));
+    // Nor the last, nor what is short or comes too early.
+    assert!(!node.handle_middles(middle(101), 9));
+    assert!(!node.handle_middles(middle(102), 2));
+    assert!(!node.handle_middles(read_response(101, RcReadResponseMiddle, 252), 2));
+    assert!(node.handle_middles(middle(101), 8));
+    assert!(node.statuses().is_empty());
+    node.handle(read_response(109, RcReadResponseLast, 256));
+    assert_eq!(
+        node.world.read,
+        [(0, 0, 256), (0, 256, 8 * 256), (0, 9 * 256, 256)]
+    );
+    assert_eq!(node.statuses(), [(1, WcStatus::Success)]);
+}
+
+/// A response that goes on where a piece ends is taken packet by packet.
+#[test]
+fn responses_from_the_middle_of_two_pieces() {
+    let mut node = Node::rc();
+    let middle = |psn| read_response(psn, RcReadResponseMiddle, 256);
+    node.post(1, READ, 256 * READ_PIECE * 2);
+    node.sent();
+    node.handle(read_response(FIRST, RcReadResponseFirst, 256));
+    assert!(!node.handle_middles(middle(FIRST + 1), READ_PIECE));
+    assert!(!node.handle_middles(middle(FIRST + 1), READ_PIECE - 1));
+    assert!(node.handle_middles(middle(FIRST + 1), READ_PIECE - 2));
+}
+
+#[test]
 fn a_gap_in_a_read_is_asked_for_at_once_and_once() {
     let mut node = Node::rc();
     node.post(1, READ, 256 * 10);

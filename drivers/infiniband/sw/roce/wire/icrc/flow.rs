@@ -62,17 +62,46 @@ impl Flow {
         }
     }
 
+    /// What packets with a UDP length of `udp_len` bytes have in common; that is with the UDP header.
+    #[inline]
+    pub fn of_length(&self, udp_len: u16) -> Train {
+        let lengths = if self.v6 {
+            of(&V6_LENGTHS, udp_len)
+        } else {
+            of(&V4_TOTAL_LENGTH, udp_len.wrapping_add(20)) ^ of(&UDP_LENGTH, udp_len)
+        };
+        Train {
+            state: self.state ^ lengths,
+            v6: self.v6,
+        }
+    }
+
     /// The state after the masked IP and UDP headers of one packet of the flow.
     ///
     /// `udp_len` is the UDP length in bytes, with the UDP header; `id` is the identification of an
     /// IPv4 packet and of no account in IPv6. The BTH comes next: see [`super::mask_bth`].
     #[inline]
     pub fn packet(&self, udp_len: u16, id: u16) -> u32 {
-        if self.v6 {
-            return self.state ^ of(&V6_LENGTHS, udp_len);
+        self.of_length(udp_len).packet(id)
+    }
+}
+
+/// State after the masked IP and UDP headers of packets of one flow and one length, for an
+/// identification of zero.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Train {
+    state: u32,
+    v6: bool,
+}
+
+impl Train {
+    /// The state after the masked IP and UDP headers of the packet with this IPv4 identification.
+    #[inline]
+    pub fn packet(&self, id: u16) -> u32 {
+        if self.v6 || id == 0 {
+            return self.state;
         }
-        let id = if id == 0 { 0 } else { of(&V4_ID, id) };
-        self.state ^ of(&V4_TOTAL_LENGTH, udp_len.wrapping_add(20)) ^ of(&UDP_LENGTH, udp_len) ^ id
+        self.state ^ of(&V4_ID, id)
     }
 }
 
