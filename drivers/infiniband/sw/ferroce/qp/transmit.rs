@@ -43,8 +43,12 @@ use zerocopy::IntoBytes;
 /// The most packets in one turn: what is built in one go under the lock.
 const TURN_PACKETS: u32 = 64;
 
-/// The most bytes of payload in one turn: what fits a train, and a CPU's cache twice.
-const TURN_BYTES: u32 = 15 << 12;
+/// The most bytes of payload in one turn: a few trains.
+const TURN_BYTES: u32 = 60 << 12;
+
+/// A packet of so many bytes is built like one of a train, also if it is alone: their memory is not
+/// cleared first.
+const LONG_PACKET: usize = 512;
 
 /// The most runs in one turn.
 const TURN_RUNS: usize = 32;
@@ -190,7 +194,7 @@ impl Turn {
         let joins = |train: &TxTrain| self.lane == number && train.room(length) != 0;
         if !self.train.as_ref().is_some_and(joins) {
             self.close_train();
-            if more && !multicast {
+            if (more || length >= LONG_PACKET) && !multicast {
                 let lane = lane(world, way)?;
                 self.train = lane.flow.train(length).map_err(BuildError::Network)?;
                 self.lane = number;
