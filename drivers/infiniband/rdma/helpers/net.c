@@ -82,6 +82,32 @@ void rust_helper_kfree_skb(struct sk_buff *skb)
 	kfree_skb(skb);
 }
 
+/*
+ * An empty packet with room for that many bytes. Short ones come out of this CPU's blocks and reuse what was freed where
+ * softirqs cannot interfere: no allocator is asked, nor clears what will be written anyway.
+ */
+struct sk_buff *rust_helper_alloc_tx_skb(unsigned int size)
+{
+	unsigned int len = SKB_HEAD_ALIGN(size);
+
+	if (len <= SZ_1K && in_softirq()) {
+		void *data = napi_alloc_frag(len);
+		struct sk_buff *skb = data ? napi_build_skb(data, len) : NULL;
+
+		if (skb)
+			return skb;
+		if (data)
+			skb_free_frag(data);
+	}
+	return __alloc_skb(size, GFP_ATOMIC | __GFP_NOWARN, 0, NUMA_NO_NODE);
+}
+
+/* Frees a packet that was received, for the next one to reuse it where softirqs cannot interfere. */
+void rust_helper_recycle_skb(struct sk_buff *skb)
+{
+	napi_consume_skb(skb, in_softirq());
+}
+
 void rust_helper_skb_reserve(struct sk_buff *skb, int len)
 {
 	skb_reserve(skb, len);

@@ -426,8 +426,9 @@ impl<'a> Iterator for Payloads<'a> {
 impl Drop for RxPacket {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: By the type invariant the skb is ours, and it is not used again.
-        unsafe { bindings::consume_skb(self.skb.as_ptr()) };
+        // SAFETY: By the type invariant the skb is ours, and it is not used again. `napi_consume_skb`
+        // (net/core/skbuff.c) is told whether softirqs can interfere.
+        unsafe { bindings::recycle_skb(self.skb.as_ptr()) };
     }
 }
 

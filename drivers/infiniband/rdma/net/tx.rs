@@ -104,17 +104,11 @@ impl TxPacket {
         };
         let len = u32::from(headers.total);
         let reserve = i32::try_from(headroom).map_err(|_| TxError::NoMemory)?;
-        // SAFETY: `__alloc_skb` (net/core/skbuff.c) takes any size; it returns null or an skb of at
-        // least that size.
-        let skb = NonNull::new(unsafe {
-            bindings::__alloc_skb(
-                headroom.saturating_add(len),
-                bindings::GFP_ATOMIC | bindings::__GFP_NOWARN,
-                0,
-                bindings::NUMA_NO_NODE,
-            )
-        })
-        .ok_or(TxError::NoMemory)?;
+        // SAFETY: `__alloc_skb` and `napi_build_skb` (net/core/skbuff.c), of which this is one, give
+        // null or a new skb with room for that size, which is less than 2^17: the headroom of a route is
+        // 16 bits wide, and so is `len`.
+        let skb = NonNull::new(unsafe { bindings::alloc_tx_skb(headroom.saturating_add(len)) })
+            .ok_or(TxError::NoMemory)?;
         let raw = skb.as_ptr();
         // SAFETY: The skb is new and empty, and has room for `headroom` and `len` bytes.
         unsafe { bindings::skb_reserve(raw, reserve) };
