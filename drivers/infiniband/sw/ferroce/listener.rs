@@ -119,7 +119,7 @@ fn dispatch(port: &Port, rcu: &rcu::Guard, mut packet: RxPacket) {
             packet.skip(1);
             continue;
         };
-        match qp.receive(packet) {
+        match qp.receive(packet, &parsed) {
             Some(rest) => packet = rest,
             None => return,
         }

@@ -28,6 +28,7 @@ mod world;
 use crate::{
     completion::CompletionQueue,
     counters::PortCounter,
+    crc::LastFlow,
     error::errno,
     port::Port,
     posted::Posted,
@@ -152,6 +153,7 @@ struct Io {
     receives: Receiver,
     av: Option<AddressVector>,
     lanes: Lanes,
+    heard_flow: LastFlow,
     company: Company,
     /// Access flags as they were set, those that mean nothing on the wire included.
     access_flags: u32,
@@ -225,6 +227,7 @@ impl QueuePair {
                 receives: Receiver::new(parts.receives.clone())?,
                 av: None,
                 lanes: Lanes::new(parts.kind.is_datagram())?,
+                heard_flow: LastFlow::default(),
                 company: Company::default(),
                 access_flags: 0,
                 transmitting: false,
@@ -315,18 +318,18 @@ impl QueuePair {
         .unwrap_or(Err(EINVAL))
     }
 
-    /// Takes in a packet of which the first datagram is addressed to this QP, up to the first that is
-    /// for another one; returns what is left.
+    /// Takes in a packet of which the first datagram is addressed to this QP, as `first` says, up to the
+    /// first that is for another one; returns what is left.
     ///
     /// # Context
     ///
     /// Softirq.
-    pub(crate) fn receive(&self, mut packet: RxPacket) -> Option<RxPacket> {
+    pub(crate) fn receive(&self, mut packet: RxPacket, first: &Packet) -> Option<RxPacket> {
         let (taken, waits) = self.drive_steps(BUDGET_INLINE, |steps| {
             if steps.io.faults.is_stalled() {
                 return (0, true);
             }
-            self.take_in(steps, &packet)
+            self.take_in(steps, &packet, Some(first))
         })?;
         packet.skip(taken);
         if waits {
@@ -466,13 +469,15 @@ impl QueuePair {
 
 impl TimerTarget for QueuePair {
     fn expired(&self) {
-        let _ = self.drive(BUDGET_INLINE, |core, world| {
+        let _ = self.drive_steps(BUDGET_INLINE, |steps| {
+            let (core, mut world) = steps.next(None);
             world.io.late_interval = if world.io.receives.is_empty() {
                 LATE_RECEIVE_MAX_NS.min(world.io.late_interval.saturating_mul(2))
             } else {
                 LATE_RECEIVE_NS
             };
-            core.handle_timeout(now(), world);
+            core.handle_timeout(now(), &mut world);
+            steps.gather = self.waits_on(steps.core, steps.io);
         });
     }
 }

@@ -494,6 +494,8 @@ where
 
     /// The time of [`Self::poll_timeout`] has come, or may have.
     pub fn handle_timeout<E: Env + ?Sized>(&mut self, now: Instant, env: &mut E) {
+        // A pause whose time has come ends here, if there is nothing left to be sent after it.
+        let _ = self.pause.is_on(now);
         let ctx = context!(self);
         let result = self.requester.handle_timeout(now, &ctx, env);
         self.settle(result, env);

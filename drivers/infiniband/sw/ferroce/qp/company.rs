@@ -10,6 +10,9 @@
 //!   posted   |   ||||||   ||||||     |              a reply, or a completion that was taken
 //!   sent     |        |        |     |      time:   no longer than GATHER_NS, or GATHER_WQES
 //! ```
+//!
+//! If more came within that time, they wait for it once more, but not more than [`MAX_ROUNDS`] times:
+//! the faster a program posts, the more travels together.
 
 use super::{
     now,
@@ -17,13 +20,19 @@ use super::{
     Io,
     QueuePair, //
 };
-use roce::types::Instant;
+use roce::{
+    qp::state::QpState,
+    types::Instant, //
+};
 
-/// No more wait than these,
-const GATHER_WQES: u32 = 16;
+/// No more wait than these, nor than a quarter of the send queue,
+const GATHER_WQES: u32 = 32;
 
-/// nor longer than this, in nanoseconds.
+/// nor longer than this, in nanoseconds,
 pub(super) const GATHER_NS: u64 = 20_000;
+
+/// but so many times, as long as more come.
+const MAX_ROUNDS: u32 = 3;
 
 /// What is posted later than this after what was sent before has nothing to do with it.
 const SOON_NS: u64 = 100_000;
@@ -42,6 +51,10 @@ pub(super) struct Company {
     is_awaited: bool,
     /// So many more do not wait.
     alone: u32,
+    /// So many waited when somebody last looked whether more come; 0 if none do.
+    seen: u32,
+    /// So often was that.
+    rounds: u32,
     /// So many did not, after the last that waited for nothing; each time twice as many.
     last_alone: u32,
 }
@@ -63,8 +76,20 @@ impl Company {
         self.told = true;
     }
 
+    /// Whether those who wait, which are so many now, do so once more.
+    pub(super) fn goes_on(&mut self, waiting: u32) -> bool {
+        if self.seen == 0 || waiting <= self.seen || self.rounds >= MAX_ROUNDS {
+            return false;
+        }
+        self.seen = waiting;
+        self.rounds = self.rounds.wrapping_add(1);
+        true
+    }
+
     /// What was posted is about to be sent.
     pub(super) fn is_over(&mut self, waiting: u32) {
+        self.seen = 0;
+        self.rounds = 0;
         if core::mem::take(&mut self.is_awaited) {
             self.last_alone = match waiting {
                 0 | 1 => self.last_alone.saturating_mul(2).clamp(1, MAX_ALONE),
@@ -78,11 +103,15 @@ impl Company {
 impl QueuePair {
     /// Whether what was just posted may wait for company.
     pub(super) fn awaits_company(&self, core: &Core, io: &mut Io) -> bool {
-        if io.sends.waiting() >= GATHER_WQES {
+        let waiting = io.sends.waiting();
+        if waiting >= GATHER_WQES.min(self.caps.max_send_wr.wrapping_shr(2)) {
             return false;
         }
         let company = &mut io.company;
         if core.is_in_flight() || company.is_awaited {
+            if company.seen == 0 {
+                company.seen = waiting;
+            }
             return true;
         }
         let soon = |sent_at: Instant| now() < sent_at.after(SOON_NS);
@@ -96,5 +125,10 @@ impl QueuePair {
         }
         company.is_awaited = true;
         true
+    }
+
+    /// Whether what has waited for company, for as long as that may take, does so once more.
+    pub(super) fn waits_on(&self, core: &Core, io: &mut Io) -> bool {
+        core.state() == QpState::Rts && core.is_idle() && io.company.goes_on(io.sends.waiting())
     }
 }

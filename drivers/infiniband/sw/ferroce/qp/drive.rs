@@ -16,6 +16,7 @@ use super::{
     State, //
 };
 use kernel::sync::rcu;
+use rdma::sync::SpinLockBhGuard;
 use roce::{
     qp::state::QpState,
     types::Instant, //
@@ -75,49 +76,82 @@ impl QueuePair {
         action: impl FnOnce(&mut Steps<'_>) -> T,
     ) -> Option<T> {
         let mut effects = Effects::default();
-        let mut turn = Turn::new();
-        let result;
-        {
-            let rcu = rcu::read_lock();
-            let mut guard = self.state.lock();
-            let State { core, io } = &mut *guard;
-            if io.dead {
-                return None;
-            }
-            let mut steps = Steps {
-                qp: self,
-                core,
-                io,
-                rcu: &rcu,
-                effects: &mut effects,
-                gather: false,
-            };
-            result = action(&mut steps);
-            if steps.gather {
-                let Instant(until) = now().after(GATHER_NS);
-                self.timer.start_at(until);
-                return Some(result);
-            }
-            let (core, mut world) = steps.next(None);
-            world.publish(core);
-            if world.io.transmitting {
-                // Whoever has the turn looks again before it ends it.
-                world.settle(core);
-            } else {
-                self.fill(core, &mut world, &mut turn, budget);
-                world.io.transmitting = !turn.is_empty();
-            }
+        let rcu = rcu::read_lock();
+        let mut guard = self.state.lock();
+        let State { core, io } = &mut *guard;
+        if io.dead {
+            return None;
         }
-        effects.deliver(self);
+        let mut steps = Steps {
+            qp: self,
+            core,
+            io,
+            rcu: &rcu,
+            effects: &mut effects,
+            gather: false,
+        };
+        let result = action(&mut steps);
+        if steps.gather {
+            // Nothing else has become due.
+            let Instant(until) = now().after(GATHER_NS);
+            self.timer.start_at(until);
+            return Some(result);
+        }
+        let (core, mut world) = steps.next(None);
+        world.publish(core);
+        // Whoever has the turn looks again before it ends it.
+        if !world.io.transmitting && self.is_due(core, &world) {
+            self.transmit(guard, rcu, effects, budget);
+        } else {
+            world.settle(core);
+            drop(guard);
+            drop(rcu);
+            effects.deliver(self);
+        }
+        Some(result)
+    }
 
+    /// Whether a turn of transmission would find something to do.
+    fn is_due(&self, core: &Core, world: &World<'_>) -> bool {
+        !core.is_idle()
+            || world.can_fetch(core)
+            || matches!(core.state(), QpState::Err | QpState::Sqe)
+    }
+
+    /// Takes the turn to transmit, and keeps it as long as there is something to be sent; `effects`
+    /// have become due before.
+    // Not inlined: most calls of `drive_steps` have nothing to send, and do without the room for it.
+    #[inline(never)]
+    fn transmit<'a>(
+        &'a self,
+        mut guard: SpinLockBhGuard<'a, State>,
+        mut rcu: rcu::Guard,
+        mut effects: Effects,
+        budget: u32,
+    ) {
+        let mut turn = Turn::new();
         let mut sent = 0u32;
-        while !turn.is_empty() {
+        loop {
+            let State { core, io } = &mut *guard;
+            let mut world = World::new(self, io, &rcu, None, &mut effects);
+            if sent == 0 || self.is_due(core, &world) {
+                self.fill(core, &mut world, &mut turn, budget);
+            } else {
+                turn.clear();
+            }
+            world.io.transmitting = !turn.is_empty();
+            drop(guard);
+            drop(rcu);
+            effects.deliver(self);
+            if turn.is_empty() {
+                break;
+            }
             let outcome = turn.send(&self.port.counters);
             sent = sent.saturating_add(outcome.sent).saturating_add(1);
-            let rcu = rcu::read_lock();
-            let mut guard = self.state.lock();
+            effects = Effects::default();
+            rcu = rcu::read_lock();
+            guard = self.state.lock();
             let State { core, io } = &mut *guard;
-            let mut effects = Effects::default();
             turn.report(core, &outcome, now());
             if io.dead || sent >= budget {
                 io.transmitting = false;
@@ -125,14 +159,7 @@ impl QueuePair {
                 self.work.queue();
                 break;
             }
-            let mut world = World::new(self, io, &rcu, None, &mut effects);
-            self.fill(core, &mut world, &mut turn, budget);
-            world.io.transmitting = !turn.is_empty();
-            drop(guard);
-            drop(rcu);
-            effects.deliver(self);
         }
-        Some(result)
     }
 
     /// Brings in posted WQEs, flushes if the QP is in error, and builds packets for one turn.

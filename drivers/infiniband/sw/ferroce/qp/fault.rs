@@ -29,7 +29,6 @@ use super::{
 };
 use crate::{
     counters::PortCounter,
-    crc::FlowCrc,
     region::{
         self,
         Accessor,
@@ -274,7 +273,7 @@ impl QueuePair {
             };
             let mut again = false;
             while let Some((taken, waits)) =
-                self.drive_steps(BUDGET_WORK, |steps| self.take_in(steps, &packet))
+                self.drive_steps(BUDGET_WORK, |steps| self.take_in(steps, &packet, None))
             {
                 packet.skip(taken);
                 again = waits;
@@ -294,10 +293,16 @@ impl QueuePair {
     }
 
     /// Handles the datagrams of a packet, from the first one on: up to one that is for another QP, one that
-    /// has to wait for a page, or one behind which something is to be delivered first. Returns how many were handled, and whether one has to wait.
-    pub(super) fn take_in(&self, steps: &mut Steps<'_>, packet: &RxPacket) -> (usize, bool) {
+    /// has to wait for a page, or one behind which something is to be delivered first. `first` is what
+    /// the first one says, if it was looked at. Returns how many were handled, and whether one has to wait.
+    pub(super) fn take_in(
+        &self,
+        steps: &mut Steps<'_>,
+        packet: &RxPacket,
+        mut first: Option<&Packet>,
+    ) -> (usize, bool) {
         let counters = &self.port.counters;
-        let crc = FlowCrc::of(&self.port, packet);
+        let crc = steps.io.heard_flow.of(&self.port, packet);
         let now = now();
         let multicast = packet.ip().is_multicast();
         let addressed = if multicast { Qpn::MULTICAST } else { self.qpn };
@@ -312,7 +317,8 @@ impl QueuePair {
             let Some(bytes) = payloads.next() else {
                 break;
             };
-            let parsed = match Packet::parse(bytes, bytes.len()) {
+            let known = first.take().copied();
+            let parsed = match known.map_or_else(|| Packet::parse(bytes, bytes.len()), Ok) {
                 Ok(parsed) => parsed,
                 Err(error) => {
                     counters.unparsed(error);

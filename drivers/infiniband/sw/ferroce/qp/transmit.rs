@@ -70,8 +70,9 @@ pub(super) struct Turn {
     icrc: bool,
     /// Packets in both.
     count: u32,
-    /// Runs with the number of their packets in both.
+    /// Runs with the number of their packets in both; the first `used` count.
     runs: [Option<(Run, u32)>; TURN_RUNS],
+    used: usize,
     /// One bit for each packet: whether it goes to a multicast address.
     multicast: u64,
 }
@@ -86,6 +87,7 @@ impl Turn {
             count: 0,
             // Not a constant array: all of that would be copied, not only the tags.
             runs: core::array::from_fn(|_| None),
+            used: 0,
             multicast: 0,
         }
     }
@@ -93,13 +95,13 @@ impl Turn {
     /// Whether the protocol had nothing to send. If all of what it had was lost on the way here, the
     /// turn is not over: the protocol waits to hear that it is out.
     pub(super) fn is_empty(&self) -> bool {
-        self.runs.first().is_none_or(Option::is_none)
+        self.used == 0
     }
 
     /// Makes the turn empty again.
     pub(super) fn clear(&mut self) {
         self.count = 0;
-        self.runs.fill(None);
+        self.used = 0;
         self.multicast = 0;
     }
 
@@ -141,6 +143,7 @@ impl Turn {
             }
             if let Some(entry) = self.runs.get_mut(number) {
                 *entry = Some((run, built));
+                self.used = number.wrapping_add(1);
             }
             match refused {
                 None => {}
@@ -274,7 +277,7 @@ impl Turn {
         }
         let mut left = outcome.sent.saturating_add(outcome.lost);
         let mut told = (false, false);
-        for (run, built) in self.runs.iter().flatten() {
+        for (run, built) in self.runs.iter().take(self.used).flatten() {
             if left >= *built {
                 left = left.wrapping_sub(*built);
                 continue;

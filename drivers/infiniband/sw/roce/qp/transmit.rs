@@ -30,17 +30,28 @@ where
     S: DerefMut<Target = [SendWqe]>,
     R: DerefMut<Target = [ReadSlot]>,
 {
+    /// Whether [`Self::transmitted`] and [`Self::poll_transmit`] have nothing to do: all posted sends are
+    /// handed out, those that nobody acknowledges are complete, and nothing is to be answered.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        let requester = &self.requester;
+        requester.next == requester.tail
+            && (self.kind.is_reliable() || requester.head == requester.next)
+            && self.responder.is_idle()
+    }
+
     /// The next packets to send, at most `max_packets` of them, or `None` if there are none now.
     ///
     /// Runs are to be sent in the order in which they were handed out.
-    #[inline]
+    // Not inlined: else the compiler takes the run apart, and moves each field several times.
+    #[inline(never)]
     pub fn poll_transmit<E: Env + ?Sized>(
         &mut self,
         now: Instant,
         max_packets: u32,
         env: &mut E,
     ) -> Option<Run> {
-        if self.pause.is_on(now) {
+        if self.pause.is_on(now) || self.is_idle() {
             return None;
         }
         let (responds, requests) = match self.attr.state {

@@ -46,8 +46,14 @@ impl<R> Responder<R>
 where
     R: DerefMut<Target = [ReadSlot]>,
 {
-    /// The next packets to send, at most `max`.
+    /// Whether there is nothing to be said.
     #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.answer == Answer::None && self.resources.is_idle()
+    }
+
+    /// The next packets to send, at most `max`.
+    #[inline(never)]
     pub(crate) fn poll(&mut self, max: u32, ctx: &Context<'_>) -> Option<Run> {
         if max == 0 {
             return None;

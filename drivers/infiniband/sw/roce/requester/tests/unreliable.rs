@@ -21,6 +21,7 @@ fn transmitted(node: &mut Node) {
 #[test]
 fn packets_and_completions() {
     let mut node = uc();
+    assert!(node.qp.is_idle());
     node.post(1, SendOp::SendImm([1, 2, 3, 4]), 600);
     node.post(2, WRITE, 257);
     node.post(3, SendOp::Send, 0);
@@ -39,7 +40,9 @@ fn packets_and_completions() {
     );
     assert!(sent.iter().all(|p| !p.bth.ack_req), "nobody answers");
     assert!(node.statuses().is_empty(), "not sent yet");
+    assert!(!node.qp.is_idle(), "completions are due once they are sent");
     transmitted(&mut node);
+    assert!(node.qp.is_idle());
     let done = WcStatus::Success;
     assert_eq!(node.statuses(), [(1, done), (2, done), (3, done)]);
     assert_eq!(node.qp.poll_timeout(), None, "no timer");
