@@ -19,6 +19,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing/selftests"))
 
+import objects  # noqa: E402
 from impair import lossy  # noqa: E402
 from testbed import Testbed  # noqa: E402
 
@@ -86,11 +87,18 @@ ROWS = [
     Row("SEND 64 KiB, loopback in a device", "per byte", per_byte("ib_send_bw", 65536, "-e", same=True), 200),
     Row("SEND 64 B", "per message", per_message("ib_send_bw", 64, "-e"), 5000),
     Row("SEND 64 B, 64 QPs", "per message", per_message("ib_send_bw", 64, "-e", "-q", 64), 200),
+    Row("SEND 64 B, 1,024 QPs", "per message", per_message("ib_send_bw", 64, "-e", "-q", 1024, "-t", 16, "-r", 16), 50),
     Row("SEND 64 B, UD", "per message", per_message("ib_send_bw", 64, "-e", "-c", "UD"), 5000),
     Row("SEND 64 B, UC", "per message", per_message("ib_send_bw", 64, "-e", "-c", "UC"), 5000),
     Row("SEND 2 B, half a round trip", "per message", latency("ib_send_lat", 2, "-e"), 500),
     Row("READ 8 B", "per message", latency("ib_read_lat", 8, "-e"), 500),
     Row("FETCH_ADD", "per message", latency("ib_atomic_lat", 8, "-A", "FETCH_AND_ADD", "-e"), 500),
+    Row("idle RC QP, 128 WQEs each way", "bytes", objects.qp_memory, 256),
+    Row("two RC QPs, connected and destroyed", "each", objects.connection, 100),
+    Row("registration of 4 KiB", "each", objects.registration(4096), 200),
+    Row("registration of 1 MiB", "each", objects.registration(MIB), 50),
+    Row("registration of 64 MiB", "each", objects.registration(64 * MIB), 5),
+    Row("registration of 1 GiB", "each", objects.registration(1024 * MIB), 5),
     Row("READ 1 MiB, 0.1 % loss", "MiB/s", rate("ib_read_bw", MIB, "-e"), 60, loss="loss 0.1%"),
     Row("READ 1 MiB, 1 % loss", "MiB/s", rate("ib_read_bw", MIB, "-e"), 30, loss="loss 1%"),
     Row("SEND 1 MiB, 0.1 % loss", "MiB/s", rate("ib_send_bw", MIB, "-e"), 60, loss="loss 0.1%"),

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What objects cost: the kernel's memory for a queue pair, registration of memory, connections. For bench.py."""
+
+import ctypes
+import mmap
+import os
+import time
+
+from verbs import FULL_ACCESS, Endpoint
+from pyverbs.mr import MR
+
+
+def kib(path, *names):
+    """The sum of these fields, in KiB."""
+    with open(path) as f:
+        return sum(int(line.split()[1]) for line in f if line.split(":")[0] in names)
+
+
+def kernel_memory():
+    """Bytes that are in use, but for caches of files and what this program has."""
+    with open("/proc/sys/vm/drop_caches", "w") as f:
+        f.write("3")
+    free = kib("/proc/meminfo", "MemFree", "Cached", "Buffers", "AnonPages")
+    return 1024 * (kib("/proc/meminfo", "MemTotal") - free)
+
+
+def connected(bed, count, depth):
+    """Endpoints in pairs, connected: (those on the one device, those on the other), the owners of the rest first."""
+    owners = [Endpoint(host.dev, depth=depth) for host in (bed.h1, bed.h2)]
+    ends = [[owner] + [Endpoint(owner.dev, depth=depth, share=owner) for _ in range(count - 1)] for owner in owners]
+    for a, b in zip(*ends):
+        a.connect(b)
+        b.connect(a)
+    return ends
+
+
+def close(ends):
+    for side in ends:
+        for end in reversed(side):
+            end.close()
+
+
+def qp_memory(bed, count):
+    """Bytes of the kernel for each connected, idle RC QP with 128 WQEs each way."""
+    close(connected(bed, 2, 128))
+    before = kernel_memory()
+    ends = connected(bed, count, 128)
+    used = kernel_memory() - before
+    close(ends)
+    return used / (2 * count)
+
+
+def connection(bed, count):
+    """ns to make two RC QPs, connect them by modify_qp, and destroy them again."""
+    close(connected(bed, 2, 16))
+    owners = [Endpoint(host.dev, depth=16) for host in (bed.h1, bed.h2)]
+    start = time.monotonic_ns()
+    for _ in range(count):
+        a, b = (Endpoint(owner.dev, depth=16, share=owner) for owner in owners)
+        a.connect(b)
+        b.connect(a)
+        close([[a], [b]])
+    taken = time.monotonic_ns() - start
+    close([[owner] for owner in owners])
+    return taken / count
+
+
+def registration(size):
+    """ns to register so many bytes of memory that is there, and to give them back."""
+    def measure(bed, count):
+        with Endpoint(bed.h1.dev) as end, mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            for at in range(0, size, os.sysconf("SC_PAGE_SIZE")):
+                memory[at] = 1
+            view = ctypes.c_char.from_buffer(memory)
+            start = time.monotonic_ns()
+            for _ in range(count):
+                MR(end.pd, size, FULL_ACCESS, address=ctypes.addressof(view)).close()
+            taken = time.monotonic_ns() - start
+            del view
+        return taken / count
+    return measure
