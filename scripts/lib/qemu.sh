@@ -29,9 +29,9 @@ run_qemu() {
 qemu_acceleration() {
 	local count=$1 smp=$2
 	if [ "$count" = 1 ]; then
-		# One processor whose clock advances 1 ns for each instruction. Without erms and fsrm the kernel copies with
-		# loops, not with `rep movsb`, which would count as one instruction for each byte.
-		echo "-accel tcg,thread=single,tb-size=512 -icount shift=0,sleep=off -smp 1 -cpu max,la57=off,erms=off,fsrm=off"
+		# One processor whose clock advances 1 ns for each instruction. Without erms, fsrm and fsrs the kernel copies and
+		# clears with loops, not with `rep movsb` and `rep stosb`, which would count as one instruction for each byte.
+		echo "-accel tcg,thread=single,tb-size=512 -icount shift=0,sleep=off -smp 1 -cpu max,la57=off,erms=off,fsrm=off,fsrs=off"
 	elif kvm_works; then
 		echo "-accel kvm -cpu host -smp $smp"
 	else
