@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=300 smp=1 mem=2048
+# guest: timeout=300 mem=2048
 """Extended reliable connections: domains, initiators, targets and their shared receive queues.
 
 librxe has no functions for them, so all of it is done by commands and by hand in the rings; the programs of a test are
