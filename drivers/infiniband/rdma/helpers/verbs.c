@@ -177,8 +177,9 @@ void rust_helper_copy_opaque(void *dst, const void *src, size_t len)
 	if (len >= 256) {
 		size_t left = copy_user_generic(dst, src, len);
 
-		/* Only what is not mapped is left over. */
-		WARN_ON_ONCE(left);
+		/* Only what is not mapped is left over: nobody shall see what was there before. */
+		if (WARN_ON_ONCE(left))
+			memset(dst + len - left, 0, left);
 		return;
 	}
 #endif

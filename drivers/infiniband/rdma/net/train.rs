@@ -60,6 +60,12 @@ impl Blocks {
             self.current = self.current.wrapping_add(1) % BLOCKS;
         }
         let block = self.blocks.get_mut(self.current)?;
+        if let Some(page) = NonNull::new(block.page).filter(|_| block.size < len) {
+            // A single page, which was all that there was, and would never do.
+            block.page = core::ptr::null_mut();
+            // SAFETY: The reference was the block's, which has no page any more.
+            unsafe { bindings::put_page(page.as_ptr()) };
+        }
         let gfp = bindings::GFP_ATOMIC | bindings::__GFP_NOWARN;
         // SAFETY: The block is ours. `skb_page_frag_refill` (net/core/sock.c) goes back to the start
         // of a page that only we refer to, and gives one up that has not enough room.

@@ -173,7 +173,11 @@ pub(crate) fn kernel_list_entries(caps: &QpCaps) -> u32 {
 impl World<'_> {
     /// Whether a send could be fetched now.
     pub(super) fn can_fetch(&self, core: &Core) -> bool {
-        takes_sends(core.state()) && core.next_slot().is_some() && !self.io.sends.is_empty()
+        // Whatever ring a target may have: it sends nothing.
+        self.qp.kind != QpKind::XrcTgt
+            && takes_sends(core.state())
+            && core.next_slot().is_some()
+            && !self.io.sends.is_empty()
     }
 
     /// Moves posted sends into free slots of the QP, as far as there are any.

@@ -335,7 +335,7 @@ impl Opcode {
             self.operation(),
             Operation::Send | Operation::Write | Operation::ReadResponse
         );
-        has_places && !self.starts_message() && !self.ends_message()
+        has_places && !self.starts_message() && !self.ends_message() && !self.has_xrceth()
     }
 
     /// Whether this is the first or the only packet of its message.
