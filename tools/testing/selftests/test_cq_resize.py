@@ -137,7 +137,8 @@ def test_under_load(bed):
                 assert (wc.wr_id, wc.status, wc.imm_data) == (got, OK, got), f"{wc} instead of {got}"
                 got += 1
         assert sizes > 20 and got > 100, (sizes, got)
-        assert b.events() == []
+        # The first message may come before the queue pair is in RTS.
+        assert set(b.events()) <= {e.IBV_EVENT_COMM_EST}
     b.close()
 
 
