@@ -208,7 +208,7 @@ where
             return Ok(());
         }
         if let Some(srq) = packet.xrceth {
-            if let Err(code) = self.select(srq, packet, env) {
+            if let Err(code) = self.select(srq, env) {
                 return self.refuse(code, ctx, env);
             }
         }
@@ -229,18 +229,13 @@ where
 
     //= IBA A14.3
     /// Turns to the shared receive queue that the packet names. All packets of a message name the same.
-    fn select<E: Env + ?Sized>(
-        &mut self,
-        srq: Srqn,
-        packet: &Packet,
-        env: &mut E,
-    ) -> Result<(), NakCode> {
+    fn select<E: Env + ?Sized>(&mut self, srq: Srqn, env: &mut E) -> Result<(), NakCode> {
         let under_way = self.message != Message::Idle || self.receive.is_some();
         if under_way && srq != self.srq {
             return Err(NakCode::InvalidRequest);
         }
         self.srq = srq;
-        select(packet, env)
+        env.select_srq(srq).map_err(nak_code)
     }
 
     /// A packet from beyond a gap.
@@ -524,14 +519,6 @@ fn has_right_length(packet: &Packet, ctx: &Context<'_>) -> bool {
         (true, true) => length <= mtu,
         (false, true) => length != 0 && length <= mtu,
         (true, false) | (false, false) => length == mtu,
-    }
-}
-
-/// Turns to the shared receive queue that a packet names, if it has an XRCETH.
-fn select<E: Env + ?Sized>(packet: &Packet, env: &mut E) -> Result<(), NakCode> {
-    match packet.xrceth {
-        Some(srq) => env.select_srq(srq).map_err(nak_code),
-        None => Ok(()),
     }
 }
 

@@ -314,8 +314,7 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
                     .and(M::PATH_MTU)
                     .and(M::DEST_QPN)
                     .and(M::RQ_PSN)
-                    .and(M::MAX_DEST_RD_ATOMIC)
-                    .and(M::MIN_RNR_TIMER),
+                    .and(RESPONDER),
                 M::ALT_PATH.and(M::ACCESS_FLAGS).and(M::PKEY_INDEX),
             ),
             QpKind::Uc | QpKind::XrcIni => rule(
@@ -325,22 +324,8 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
             QpKind::Ud | QpKind::Gsi => rule(M::NONE, M::PKEY_INDEX.and(M::QKEY)),
         },
         (QpState::Rtr, QpState::Rts) => match kind {
-            QpKind::Rc => rule(
-                M::TIMEOUT
-                    .and(M::RETRY_CNT)
-                    .and(M::RNR_RETRY)
-                    .and(M::SQ_PSN)
-                    .and(M::MAX_QP_RD_ATOMIC),
-                CONNECTED.and(M::MIN_RNR_TIMER),
-            ),
-            QpKind::XrcIni => rule(
-                M::TIMEOUT
-                    .and(M::RETRY_CNT)
-                    .and(M::RNR_RETRY)
-                    .and(M::SQ_PSN)
-                    .and(M::MAX_QP_RD_ATOMIC),
-                CONNECTED,
-            ),
+            QpKind::Rc => rule(M::SQ_PSN.and(REQUESTER), CONNECTED.and(M::MIN_RNR_TIMER)),
+            QpKind::XrcIni => rule(M::SQ_PSN.and(REQUESTER), CONNECTED),
             QpKind::XrcTgt => rule(M::TIMEOUT.and(M::SQ_PSN), CONNECTED.and(M::MIN_RNR_TIMER)),
             QpKind::Uc => rule(M::SQ_PSN, CONNECTED),
             QpKind::Ud | QpKind::Gsi => rule(M::SQ_PSN, M::CUR_STATE.and(M::QKEY)),
@@ -352,54 +337,10 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
         },
         (QpState::Rts, QpState::Sqd) => rule(M::NONE, M::EN_SQD_ASYNC_NOTIFY),
         (QpState::Sqd, QpState::Sqd) => match kind {
-            QpKind::Rc => rule(
-                M::NONE,
-                M::PORT
-                    .and(M::AV)
-                    .and(M::TIMEOUT)
-                    .and(M::RETRY_CNT)
-                    .and(M::RNR_RETRY)
-                    .and(M::MAX_QP_RD_ATOMIC)
-                    .and(M::MAX_DEST_RD_ATOMIC)
-                    .and(M::ALT_PATH)
-                    .and(M::ACCESS_FLAGS)
-                    .and(M::PKEY_INDEX)
-                    .and(M::MIN_RNR_TIMER)
-                    .and(M::PATH_MIG_STATE),
-            ),
-            QpKind::XrcIni => rule(
-                M::NONE,
-                M::PORT
-                    .and(M::AV)
-                    .and(M::TIMEOUT)
-                    .and(M::RETRY_CNT)
-                    .and(M::RNR_RETRY)
-                    .and(M::MAX_QP_RD_ATOMIC)
-                    .and(M::ALT_PATH)
-                    .and(M::ACCESS_FLAGS)
-                    .and(M::PKEY_INDEX)
-                    .and(M::PATH_MIG_STATE),
-            ),
-            QpKind::XrcTgt => rule(
-                M::NONE,
-                M::PORT
-                    .and(M::AV)
-                    .and(M::TIMEOUT)
-                    .and(M::MAX_DEST_RD_ATOMIC)
-                    .and(M::ALT_PATH)
-                    .and(M::ACCESS_FLAGS)
-                    .and(M::PKEY_INDEX)
-                    .and(M::MIN_RNR_TIMER)
-                    .and(M::PATH_MIG_STATE),
-            ),
-            QpKind::Uc => rule(
-                M::NONE,
-                M::AV
-                    .and(M::ALT_PATH)
-                    .and(M::ACCESS_FLAGS)
-                    .and(M::PKEY_INDEX)
-                    .and(M::PATH_MIG_STATE),
-            ),
+            QpKind::Rc => rule(M::NONE, PATH.and(M::PORT).and(REQUESTER).and(RESPONDER)),
+            QpKind::XrcIni => rule(M::NONE, PATH.and(M::PORT).and(REQUESTER)),
+            QpKind::XrcTgt => rule(M::NONE, PATH.and(M::PORT).and(M::TIMEOUT).and(RESPONDER)),
+            QpKind::Uc => rule(M::NONE, PATH),
             QpKind::Ud | QpKind::Gsi => rule(M::NONE, M::PKEY_INDEX.and(M::QKEY)),
         },
         (QpState::Sqe, QpState::Rts) => match kind {
@@ -429,6 +370,22 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
         | (QpState::Reset, QpState::Err) => return None,
     })
 }
+
+/// What the requester of a reliable connection is told.
+const REQUESTER: AttrMask = M::TIMEOUT
+    .and(M::RETRY_CNT)
+    .and(M::RNR_RETRY)
+    .and(M::MAX_QP_RD_ATOMIC);
+
+/// What the responder of a reliable connection is told.
+const RESPONDER: AttrMask = M::MAX_DEST_RD_ATOMIC.and(M::MIN_RNR_TIMER);
+
+/// What a connected QP may change of its path while nothing is sent.
+const PATH: AttrMask = M::AV
+    .and(M::ALT_PATH)
+    .and(M::ACCESS_FLAGS)
+    .and(M::PKEY_INDEX)
+    .and(M::PATH_MIG_STATE);
 
 /// What a connected QP may change whenever it is, or becomes, ready to send.
 const CONNECTED: AttrMask = M::CUR_STATE

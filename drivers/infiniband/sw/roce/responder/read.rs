@@ -14,12 +14,12 @@ use crate::{
     requester::MAX_MESSAGE,
     responder::{
         check,
+        nak_code,
         resources::{
             ReadSlot,
             Reply,
             What, //
         },
-        select,
         Answer,
         Message,
         Responder, //
@@ -89,7 +89,10 @@ where
             return;
         }
         let checked = match ctx.attr.access.remote_read {
-            true => select(packet, env).and_then(|()| check(&reth, RemoteAccess::Read, env)),
+            true => packet
+                .xrceth
+                .map_or(Ok(()), |srq| env.select_srq(srq).map_err(nak_code))
+                .and_then(|()| check(&reth, RemoteAccess::Read, env)),
             false => Err(NakCode::InvalidRequest),
         };
         match checked {
