@@ -38,11 +38,9 @@ impl FlowCrc {
         })
     }
 
-    /// The flow that `packet` belongs to, if packets of it have an ICRC: those that have not left this
-    /// host have none, nor those of a `port` where it is switched off.
+    /// The flow that `packet` belongs to, if it has an ICRC.
     pub(crate) fn of(port: &Port, packet: &RxPacket) -> Option<Self> {
-        let has_icrc = !packet.on_loopback() && port.uses_icrc();
-        has_icrc.then(|| Self::new(packet.ip(), packet.udp()))
+        has_icrc(port, packet).then(|| Self::new(packet.ip(), packet.udp()))
     }
 
     /// The ICRC of packets of the flow with a UDP payload of `length` bytes.
@@ -50,6 +48,13 @@ impl FlowCrc {
     pub(crate) fn of_length(&self, length: usize) -> TrainCrc {
         TrainCrc(self.0.of_length((length as u16).wrapping_add(8)))
     }
+}
+
+/// Whether `packet` has an ICRC: those that have not left this host have none, nor those of a `port` where
+/// it is switched off.
+#[inline]
+fn has_icrc(port: &Port, packet: &RxPacket) -> bool {
+    !packet.on_loopback() && port.uses_icrc()
 }
 
 /// The ICRC of all packets of one length of a flow.
@@ -114,7 +119,7 @@ impl LastFlow {
     /// As [`FlowCrc::of`], most often without computing anything.
     #[inline]
     pub(crate) fn of(&mut self, port: &Port, packet: &RxPacket) -> Option<FlowCrc> {
-        if packet.on_loopback() || !port.uses_icrc() {
+        if !has_icrc(port, packet) {
             return None;
         }
         let key = header_key(&packet.ip(), packet.udp())?;

@@ -138,22 +138,15 @@ impl World<'_> {
         &self,
         list: &[Sge],
         offset: u64,
-        length: u64,
-        f: impl FnOnce(&Backing, u64) -> Result<(), MemoryError>,
+        length: usize,
+        mut f: impl FnMut(&Backing, u64) -> Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
-        let mut skip = offset;
-        for sge in list {
-            let here = u64::from(sge.length);
-            if skip < here {
-                let va = sge.addr.checked_add(skip).ok_or(MemoryError::Access)?;
-                if here.wrapping_sub(skip) < length {
-                    break;
-                }
-                return self.with_region(self.qp.accessor.pd, sge.lkey, va, length, 0, f);
+        for_chunks(list, offset, length, |sge, va, chunk| {
+            if chunk != (0..length) {
+                return Err(MemoryError::Access);
             }
-            skip = skip.wrapping_sub(here);
-        }
-        Err(MemoryError::Access)
+            self.with_region(self.qp.accessor.pd, sge.lkey, va, length as u64, 0, &mut f)
+        })
     }
 
     /// Runs `f` on memory that the peer reads, which asked for it with the number `srq`.

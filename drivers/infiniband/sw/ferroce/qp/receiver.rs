@@ -59,19 +59,13 @@ impl Receiver {
         self.list.get(..self.used).unwrap_or_default()
     }
 
-    /// Takes the next receive WQE; it becomes the current one. The event, if any, is to be reported
-    /// when no lock is held.
-    pub(super) fn take(&mut self) -> (Receive, Option<SrqEvent>) {
-        let taken = self.queue.take(&mut self.list);
+    /// Takes the next receive WQE, from the queue that the request at hand names if it does; it becomes
+    /// the current one. The event, if any, is to be reported when no lock is held.
+    pub(super) fn take(&mut self, named: Option<&XrcQueue>) -> (Receive, Option<SrqEvent>) {
+        let queue = named.map_or(&self.queue, |xrc| &xrc.receives);
+        let taken = queue.take(&mut self.list);
         self.used = taken.num_sge;
-        (taken.receive, taken.event)
-    }
-
-    /// As [`Self::take`], from the queue that the request at hand names.
-    pub(super) fn take_from(&mut self, from: &XrcQueue) -> (Receive, Option<SrqEvent>) {
-        let taken = from.receives.take(&mut self.list);
-        self.used = taken.num_sge;
-        self.source = Some(from.name);
+        self.source = named.map(|xrc| xrc.name);
         (taken.receive, taken.event)
     }
 

@@ -391,7 +391,7 @@ fn with_payload(
     run: &Run,
     offset: u32,
     length: u32,
-    f: impl FnOnce(&Backing, u64) -> Result<(), MemoryError>,
+    f: impl FnMut(&Backing, u64) -> Result<(), MemoryError>,
 ) -> Result<(), MemoryError> {
     match run.source {
         PayloadSource::Remote { rkey, va, srq } => {
@@ -404,7 +404,7 @@ fn with_payload(
             Payload::List => {
                 let at = base.checked_add(offset).ok_or(MemoryError::Access)?;
                 let list = world.io.slots.list(slot);
-                world.with_one_of(list, u64::from(at), u64::from(length), f)
+                world.with_one_of(list, u64::from(at), length as usize, f)
             }
             Payload::Inline(_) | Payload::Stored | Payload::Local(_) => Err(MemoryError::Fault),
         },
@@ -439,12 +439,9 @@ fn read_payload(
         return Ok(());
     }
     match run.source {
-        PayloadSource::None => Err(MemoryError::Fault),
-        PayloadSource::Remote { rkey, va, srq } => {
-            let va = va
-                .checked_add(u64::from(offset))
-                .ok_or(MemoryError::Access)?;
-            world.with_remote(srq, rkey, va, buf.len() as u64, |memory, at| {
+        PayloadSource::None | PayloadSource::Remote { .. } => {
+            let length = buf.len() as u32;
+            with_payload(world, run, offset, length, |memory, at| {
                 memory.read(at, buf)
             })
         }

@@ -326,10 +326,7 @@ impl Env for World<'_> {
     }
 
     fn take_receive(&mut self) -> Receive {
-        let (receive, event) = match self.xrc {
-            Some(xrc) => self.io.receives.take_from(&xrc),
-            None => self.io.receives.take(),
-        };
+        let (receive, event) = self.io.receives.take(self.xrc.as_deref());
         match event {
             None => return receive,
             Some(SrqEvent::LimitReached) => self.effects.receives_low = true,
