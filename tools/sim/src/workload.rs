@@ -402,6 +402,23 @@ fn length(rng: &mut Rng, mtu: Mtu) -> usize {
     }
 }
 
+/// The payload of the message with this number.
+fn payload(number: u32, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    Rng::with_seed(number.into()).fill(&mut bytes);
+    bytes
+}
+
+/// Both ends are well, and all of `count` sends of the first one have completed, in order.
+fn check_sends(pair: &mut Pair, count: usize) {
+    for end in End::BOTH {
+        assert_eq!(pair.host(end).qp.state(), QpState::Rts);
+        assert!(pair.host(end).world.events.is_empty());
+    }
+    let expected: Vec<_> = (0..count as u64).map(|n| (n, WcStatus::Success)).collect();
+    assert_eq!(pair.sent(End::A), expected, "each send completes");
+}
+
 fn faults(rng: &mut Rng, seed: u64) -> Faults {
     let mut faults = Faults {
         late_ns: *rng.choice(&[1_000, 10_000, 100_000]).unwrap(),

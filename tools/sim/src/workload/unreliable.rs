@@ -9,7 +9,11 @@ use crate::{
         End,
         Pair, //
     },
-    workload::faults,
+    workload::{
+        check_sends,
+        faults,
+        payload, //
+    },
     world::Region, //
 };
 use fastrand::Rng;
@@ -18,10 +22,7 @@ use roce::{
         RecvData,
         WcStatus, //
     },
-    qp::state::{
-        QpKind,
-        QpState, //
-    },
+    qp::state::QpKind,
     types::{
         Mtu,
         Psn,
@@ -55,13 +56,6 @@ impl std::ops::AddAssign for Outcome {
         self.arrived += other.arrived;
         self.writes += other.writes;
     }
-}
-
-/// The payload of a message: its number is in the immediate data.
-fn payload(number: u32, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    Rng::with_seed(number.into()).fill(&mut bytes);
-    bytes
 }
 
 /// One world. The same seed is the same world.
@@ -139,14 +133,7 @@ pub fn run(seed: u64) -> Outcome {
 
 fn check(pair: &mut Pair, sent: &[(SendOp, usize)]) -> Outcome {
     let mut outcome = Outcome::default();
-    for end in End::BOTH {
-        assert_eq!(pair.host(end).qp.state(), QpState::Rts);
-        assert!(pair.host(end).world.events.is_empty());
-    }
-    let expected: Vec<_> = (0..sent.len() as u64)
-        .map(|n| (n, WcStatus::Success))
-        .collect();
-    assert_eq!(pair.sent(End::A), expected, "each send completes");
+    check_sends(pair, sent.len());
 
     let world = &pair.b.world;
     let memory = &world.regions[&KEY.0].memory.bytes;

@@ -9,7 +9,11 @@ use crate::{
         End,
         Pair, //
     },
-    workload::faults,
+    workload::{
+        check_sends,
+        faults,
+        payload, //
+    },
     world::{
         PostedReceive,
         Region,
@@ -72,12 +76,6 @@ impl std::ops::AddAssign for Outcome {
 /// The keys of a queue's domain: of what is written, of what is read, of what is counted.
 fn keys(srq: u32) -> [RKey; 3] {
     [1, 2, 3].map(|kind| RKey((srq << 8) | kind))
-}
-
-fn payload(number: u32, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    Rng::with_seed(number.into()).fill(&mut bytes);
-    bytes
 }
 
 /// A message of the initiator.
@@ -207,14 +205,7 @@ pub fn run(seed: u64) -> Outcome {
 
 fn check(pair: &mut Pair, sent: &[Message]) -> Outcome {
     let mut outcome = Outcome::default();
-    for end in End::BOTH {
-        assert_eq!(pair.host(end).qp.state(), QpState::Rts);
-        assert!(pair.host(end).world.events.is_empty());
-    }
-    let expected: Vec<_> = (0..sent.len() as u64)
-        .map(|n| (n, WcStatus::Success))
-        .collect();
-    assert_eq!(pair.sent(End::A), expected, "each send completes");
+    check_sends(pair, sent.len());
 
     let world = &pair.b.world;
     let mut results = pair.a.world.read_results.iter();
