@@ -16,6 +16,7 @@ import os
 import pytest
 
 import uverbs
+from datagram import raw_gid
 from kmsg import nothing_logged
 from rings import RC, SRQ_LIMIT, SRQ_MAX_WR, UC, UD, UNMAPPED, XRC_INI, XRC_TGT, Uverbs, destination
 from test_memory import ATOMIC, LOCAL, PAGE, REMOTE_WRITE, WRAPS, Pages
@@ -42,8 +43,7 @@ class World:
     def __init__(self, host):
         self.dev, self.page = host.dev, Pages(4 * PAGE)
         self.sgid_index = host.gid_index(host.ip4)
-        text = open(f"/sys/class/infiniband/{host.dev}/ports/1/gids/{self.sgid_index}").read().strip()
-        self.gid = bytes.fromhex(text.replace(":", ""))
+        self.gid = raw_gid(host.ip4)
         self.u, self.other = Uverbs(host.dev), Uverbs(host.dev)
         self.have = self.one_of_each(self.u)
         self.uc = self.u.create_qp(self.have["pd"], self.have["cq"], kind=UC)[0]

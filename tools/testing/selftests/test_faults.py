@@ -24,6 +24,7 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 
 import uverbs
+from datagram import raw_gid
 from faults import any_allocation, each, short_of_memory
 from rings import Uverbs
 from testbed import DRIVER, Testbed, rdma_links, run, wait_until
@@ -135,13 +136,11 @@ def test_modify_qp(bed, failing):
 def test_destroy(bed, failing):
     """Destruction needs no memory, or can be tried again; when only the answer gets lost, the object is gone."""
     host, memory = bed.h1, ctypes.create_string_buffer(8192)
-    with open(f"/sys/class/infiniband/{host.dev}/ports/1/gids/{host.gid_index(host.ip4)}") as f:
-        gid = bytes.fromhex(f.read().strip().replace(":", ""))
     with Uverbs(host.dev) as u:
         pd, cq, address = u.alloc_pd(), u.create_cq(31)[0], ctypes.addressof(memory)
         makers = {"pd": u.alloc_pd, "cq": lambda: u.create_cq(31)[0], "srq": lambda: u.create_srq(pd, 31)[0],
                   "qp": lambda: u.create_qp(pd, cq)[0],
-                  "ah": lambda: u.create_ah(pd, dgid=gid, sgid_index=host.gid_index(host.ip4)),
+                  "ah": lambda: u.create_ah(pd, dgid=raw_gid(host.ip4), sgid_index=host.gid_index(host.ip4)),
                   "mr": lambda: uverbs.reg_mr(u, pd, address, 8192, address, FULL_ACCESS)[0]}
         before = objects(host.dev), pinned()
         for kind, make in makers.items():

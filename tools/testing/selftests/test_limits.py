@@ -12,6 +12,7 @@ import pytest
 from pyverbs.device import Context
 
 import uverbs
+from datagram import raw_gid
 from rings import Uverbs, route_to
 from test_lifecycle import of_our_module
 from test_memory import LOCAL, Pages
@@ -95,9 +96,7 @@ class Maker:
 @pytest.fixture
 def maker(bed):
     page = Pages(4096)
-    dgid = bytes.fromhex("".join(open(f"/sys/class/infiniband/{bed.h1.dev}/ports/1/gids/"
-                                      f"{bed.h1.gid_index(bed.h1.ip4)}").read().strip().split(":")))
-    host = {"dgid": dgid, "sgid_index": bed.h1.gid_index(bed.h1.ip4)}
+    host = {"dgid": raw_gid(bed.h1.ip4), "sgid_index": bed.h1.gid_index(bed.h1.ip4)}
     assert len(route_to(**host)) == 32
     with Uverbs(bed.h1.dev) as u:
         yield Maker(u, page, host)

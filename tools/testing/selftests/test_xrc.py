@@ -21,6 +21,7 @@ import pytest
 
 import uverbs
 from capture import capture
+from datagram import raw_gid
 from rings import RC, SRQ_LIMIT, XRC_INI, XRC_TGT, Uverbs, destination
 from test_memory import PAGE, Pages, fails
 from testbed import Testbed, run, wait_until
@@ -103,7 +104,7 @@ class Pair:
 
     def connect(self, bed, rnr_retry=7, retry=7, access=ACCESS, psn=0xfffffa):
         index = [h.gid_index(h.ip4) for h in bed.hosts]
-        gids = [bytes(10) + b"\xff\xff" + bytes(map(int, h.ip4.split("."))) for h in bed.hosts]
+        gids = [raw_gid(h.ip4) for h in bed.hosts]
         to_target = destination(gids[1], index[0])
         to_initiator = destination(gids[0], index[1])
         ini, tgt = (self.sender.u, self.ini), (self.taker.u, self.tgt)
