@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What objects cost: the kernel's memory for a queue pair, registration of memory, connections. For bench.py."""
+"""What objects cost: memory of the kernel, registration, connections; and what nothing can do without. For rows.py."""
 
 import ctypes
+import json
 import mmap
 import os
 import time
 
-from verbs import FULL_ACCESS, Endpoint
+from pyverbs.cq import CQ
 from pyverbs.mr import MR
+
+import testbed
+from testbed import cm_listens, run, wait_until
+from verbs import FULL_ACCESS, Endpoint
+
+RDMACM = ["python3", f"{os.path.dirname(testbed.__file__)}/rdmacm.py"]
 
 
 def kib(path, *names):
@@ -42,11 +49,13 @@ def close(ends):
 
 def qp_memory(bed, count):
     """Bytes of the kernel for each connected, idle RC QP with 128 WQEs each way."""
-    close(connected(bed, 2, 128))
+    # As many as are measured come first: they take up what others have left half used.
+    first = connected(bed, count, 128)
     before = kernel_memory()
     ends = connected(bed, count, 128)
     used = kernel_memory() - before
     close(ends)
+    close(first)
     return used / (2 * count)
 
 
@@ -79,3 +88,51 @@ def registration(size):
             del view
         return taken / count
     return measure
+
+
+def memory_of(count, make):
+    """Bytes of the kernel for each of the objects that make() returns; they are closed again."""
+    first = [make() for _ in range(count)]
+    before = kernel_memory()
+    things = [make() for _ in range(count)]
+    used = kernel_memory() - before
+    for thing in first + things:
+        thing.close()
+    return used / count
+
+
+def cq_memory(bed, count):
+    with Endpoint(bed.h1.dev) as end:
+        return memory_of(count, lambda: CQ(end.ctx, 256, None, None, 0))
+
+
+def mr_memory(bed, count):
+    """Of small regions of memory that is there anyway."""
+    with Endpoint(bed.h1.dev, length=4096) as end:
+        return memory_of(count, lambda: MR(end.pd, 4096, FULL_ACCESS, address=end.mr.buf))
+
+
+def rdma_cm(bed, count):
+    """ns for a connection that is made and ended through librdmacm, both sides."""
+    run(["modprobe", "rdma_ucm"])
+    port = bed.port()
+    server = bed.h1.start(*RDMACM, "serve", bed.h1.ip4, port, count)
+    try:
+        wait_until(lambda: cm_listens(port), what=lambda: f"nobody listens:\n{server.result()}")
+        told = json.loads(bed.h2.run(*RDMACM, "connect", bed.h1.ip4, port, count, 1, timeout=300).out)
+        server.wait(60)
+    finally:
+        server.kill()
+    if told["failed"]:
+        raise RuntimeError(f"connections failed: {told}")
+    return 1e9 * told["seconds"] / count
+
+
+def floor(bed, rounds):
+    """ns per byte of two copies and two CRCs (floor/floor.c), with no driver at all."""
+    run(["insmod", "/out/floor/floor.ko", f"rounds={rounds}"])
+    try:
+        with open("/sys/module/floor/parameters/ps_per_byte") as f:
+            return int(f.read()) / 1000
+    finally:
+        run(["rmmod", "floor"])

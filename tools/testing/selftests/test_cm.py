@@ -11,7 +11,7 @@ import time
 import pytest
 
 from perftest import rows
-from testbed import DRIVER, Testbed, counters, module_loaded, module_of, rdma_links, run, sysfs, wait_until
+from testbed import DRIVER, Testbed, cm_ids, cm_listens, counters, module_loaded, module_of, rdma_links, run, sysfs, wait_until
 
 RDMACM = ["python3", f"{os.path.dirname(os.path.abspath(__file__))}/rdmacm.py"]
 VERSIONS = pytest.mark.parametrize("version", [4, 6])
@@ -24,19 +24,10 @@ def bed():
         yield b
 
 
-def cm_ids():
-    """Lines of `rdma resource show cm_id`, those of kernel users included."""
-    return run(["rdma", "resource", "show", "cm_id"]).out.splitlines()
-
-
-def listens(port):
-    return any("LISTEN" in line and re.search(rf":{port}\b", line) for line in cm_ids())
-
-
 def start_server(host, argv, port):
     """Start a program and wait until it listens for connections."""
     server = host.start(*argv)
-    wait_until(lambda: listens(port) or server.proc.poll() is not None, 60,
+    wait_until(lambda: cm_listens(port) or server.proc.poll() is not None, 60,
                lambda: f"nobody listens on {port}: {cm_ids()}\n{server.result()}")
     assert server.proc.poll() is None, str(server.result())
     return server

@@ -176,6 +176,16 @@ def tcp_listeners(pid="self"):
     return ports
 
 
+def cm_ids():
+    """Lines of `rdma resource show cm_id`, those of kernel users included."""
+    return run(["rdma", "resource", "show", "cm_id"]).out.splitlines()
+
+
+def cm_listens(port):
+    """Whether somebody listens for connections by rdma_cm."""
+    return any("LISTEN" in line and re.search(rf":{port}\b", line) for line in cm_ids())
+
+
 def modules():
     """Loaded modules with their reference counts."""
     with open("/proc/modules") as f:
