@@ -20,6 +20,7 @@ mod mcast;
 mod mr;
 mod mw;
 mod notifier;
+mod object;
 mod ops;
 mod pd;
 pub mod port;

@@ -6,6 +6,10 @@
 //! In the tree this file would be `rust/kernel/rdma/ah.rs`.
 
 use super::{
+    object::{
+        Object,
+        Part, //
+    },
     Driver,
     Pd, //
 };
@@ -13,12 +17,14 @@ use crate::{
     bindings,
     udata::Udata, //
 };
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    mem::offset_of, //
+};
 use kernel::{
     error::from_result,
     prelude::*,
-    sync::rcu,
-    types::Opaque, //
+    sync::rcu, //
 };
 
 /// Where to send packets, resolved; a plain value that refers to nothing.
@@ -138,28 +144,18 @@ impl AddressVector {
 /// `ib` was filled in by the core, with a device of driver `D`; `drv` is initialised.
 #[repr(C)]
 pub struct Ah<D: Driver> {
-    ib: Opaque<bindings::ib_ah>,
+    ib: Part<bindings::ib_ah>,
     drv: D::Ah,
 }
 
-// SAFETY: Address handles belong to no thread; `drv` is `Send`.
-unsafe impl<D: Driver> Send for Ah<D> {}
-
-// SAFETY: `&self` reads only what does not change; `drv` is `Sync`.
-unsafe impl<D: Driver> Sync for Ah<D> {}
+// SAFETY: `ib` is at the start, and the core allocates `kmalloc_size::<Self>()` bytes (`ops.rs`).
+unsafe impl<D: Driver> Object for Ah<D> {
+    type Raw = bindings::ib_ah;
+    type Drv = D::Ah;
+    const DRV: usize = offset_of!(Self, drv);
+}
 
 impl<D: Driver> Ah<D> {
-    /// Borrows an address handle.
-    ///
-    /// # Safety
-    ///
-    /// `ptr` must be a live address handle of driver `D` for the lifetime `'a`, whose creation
-    /// succeeded.
-    pub(super) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_ah) -> &'a Self {
-        // SAFETY: The core allocated `size_of::<Self>()` bytes with the `ib_ah` at the start.
-        unsafe { &*ptr.cast() }
-    }
-
     /// The driver's part.
     #[inline]
     pub fn drv(&self) -> &D::Ah {
@@ -200,10 +196,8 @@ impl<D: Driver> VTable<D> {
             let pd = unsafe { Pd::<D>::from_raw((*ah).pd) };
             // SAFETY: By the safety requirement.
             let udata = unsafe { Udata::from_raw(udata) };
-            // SAFETY: Only the address of the field is taken.
-            let drv = unsafe { &raw mut (*ah.cast::<Ah<D>>()).drv };
-            // SAFETY: `drv` is uninitialised memory that C does not move and, on failure, frees.
-            unsafe { pin_init::raw_try_init(drv, D::create_ah(pd, &av, udata, sleepable)) }?;
+            // SAFETY: C allocated it, does not move it and, on failure, frees it.
+            unsafe { Ah::<D>::init_drv(ah, D::create_ah(pd, &av, udata, sleepable)) }?;
             Ok(0)
         })
     }
@@ -251,10 +245,8 @@ impl<D: Driver> VTable<D> {
     pub(super) unsafe extern "C" fn destroy(ah: *mut bindings::ib_ah, _flags: u32) -> c_int {
         // SAFETY: `ah` is live by the safety requirement.
         D::destroy_ah(unsafe { Ah::<D>::from_raw(ah) });
-        // SAFETY: Only the address of the field is taken.
-        let drv = unsafe { &raw mut (*ah.cast::<Ah<D>>()).drv };
-        // SAFETY: It was initialised by `create`, and this is the last call for this object.
-        unsafe { core::ptr::drop_in_place(drv) };
+        // SAFETY: This is the last call for this object.
+        unsafe { Ah::<D>::drop_in_place(ah) };
         0
     }
 }

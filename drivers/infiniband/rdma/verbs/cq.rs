@@ -7,6 +7,10 @@
 
 use super::{
     notifier::CqNotifier,
+    object::{
+        Object,
+        Part, //
+    },
     ucontext::Ucontext,
     wc::WcSink,
     Device,
@@ -16,12 +20,14 @@ use crate::{
     bindings,
     udata::Udata, //
 };
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    mem::offset_of, //
+};
 use kernel::{
     error::from_result,
     prelude::*,
-    sync::Arc,
-    types::Opaque, //
+    sync::Arc, //
 };
 
 /// What the user wants; C: `struct ib_cq_init_attr`.
@@ -50,29 +56,19 @@ pub struct NewCq<I> {
 /// `ib` was filled in by the core, with a device of driver `D`; `notifier` and `drv` are initialised.
 #[repr(C)]
 pub struct Cq<D: Driver> {
-    ib: Opaque<bindings::ib_cq>,
+    ib: Part<bindings::ib_cq>,
     notifier: Arc<CqNotifier>,
     drv: D::Cq,
 }
 
-// SAFETY: Completion queues belong to no thread; `drv` is `Send`.
-unsafe impl<D: Driver> Send for Cq<D> {}
-
-// SAFETY: `&self` reads only what does not change; `drv` is `Sync`.
-unsafe impl<D: Driver> Sync for Cq<D> {}
+// SAFETY: `ib` is at the start, and the core allocates `kmalloc_size::<Self>()` bytes (`ops.rs`).
+unsafe impl<D: Driver> Object for Cq<D> {
+    type Raw = bindings::ib_cq;
+    type Drv = D::Cq;
+    const DRV: usize = offset_of!(Self, drv);
+}
 
 impl<D: Driver> Cq<D> {
-    /// Borrows a completion queue.
-    ///
-    /// # Safety
-    ///
-    /// `ptr` must be a live completion queue of driver `D` for the lifetime `'a`, whose creation
-    /// succeeded.
-    pub(super) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_cq) -> &'a Self {
-        // SAFETY: The core allocated `size_of::<Self>()` bytes with the `ib_cq` at the start.
-        unsafe { &*ptr.cast() }
-    }
-
     /// The driver's part.
     #[inline]
     pub fn drv(&self) -> &D::Cq {
@@ -137,10 +133,8 @@ impl<D: Driver> VTable<D> {
             let new = D::create_cq(device, &attr, context, udata, notifier.clone())?;
             let cqe = c_int::try_from(new.cqe)?;
             let this = cq.cast::<Cq<D>>();
-            // SAFETY: Only the address of the field is taken.
-            let drv = unsafe { &raw mut (*this).drv };
-            // SAFETY: `drv` is uninitialised memory that C does not move and, on failure, frees.
-            unsafe { pin_init::raw_try_init(drv, new.init) }?;
+            // SAFETY: C allocated it, does not move it and, on failure, frees it.
+            unsafe { Cq::<D>::init_drv(cq, new.init) }?;
             // SAFETY: `cq` is valid by the safety requirement, and not published yet.
             unsafe { (*cq).cqe = cqe };
             // SAFETY: `cq` stays until `destroy`, which revokes.
@@ -192,12 +186,8 @@ impl<D: Driver> VTable<D> {
             D::destroy_cq(this);
             this.notifier.revoke();
         }
-        let this = cq.cast::<Cq<D>>();
-        // SAFETY: Initialised by `create`; this is the last call for this object, and the notifier
-        // does not refer to it any more.
-        unsafe { core::ptr::drop_in_place(&raw mut (*this).drv) };
-        // SAFETY: As above.
-        unsafe { core::ptr::drop_in_place(&raw mut (*this).notifier) };
+        // SAFETY: This is the last call for this object, and the notifier does not refer to it any more.
+        unsafe { Cq::<D>::drop_in_place(cq) };
         0
     }
 

@@ -6,6 +6,7 @@
 //! In the tree this file would be `rust/kernel/rdma/mcast.rs`.
 
 use super::{
+    object::Object,
     Driver,
     Qp, //
 };

@@ -6,6 +6,10 @@
 //! In the tree this file would be `rust/kernel/rdma/mr.rs`.
 
 use super::{
+    object::{
+        Object,
+        Part, //
+    },
     ucontext::Ucontext,
     wr::sges,
     Driver,
@@ -18,11 +22,13 @@ use crate::{
         KernelMemory, //
     }, //
 };
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    mem::offset_of, //
+};
 use kernel::{
     error::from_result,
-    prelude::*,
-    types::Opaque, //
+    prelude::*, //
 };
 
 /// What a user program wants to register.
@@ -77,16 +83,17 @@ pub struct NewMr<I> {
 #[repr(C)]
 #[pin_data]
 pub struct Mr<D: Driver> {
-    ib: Opaque<bindings::ib_mr>,
+    ib: Part<bindings::ib_mr>,
     #[pin]
     drv: D::Mr,
 }
 
-// SAFETY: Memory regions belong to no thread; `drv` is `Send`.
-unsafe impl<D: Driver> Send for Mr<D> {}
-
-// SAFETY: `&self` reads only what does not change; `drv` is `Sync`.
-unsafe impl<D: Driver> Sync for Mr<D> {}
+// SAFETY: `ib` is at the start, and all regions are from `create`.
+unsafe impl<D: Driver> Object for Mr<D> {
+    type Raw = bindings::ib_mr;
+    type Drv = D::Mr;
+    const DRV: usize = offset_of!(Self, drv);
+}
 
 impl<D: Driver> Mr<D> {
     /// Allocates the region that the driver makes with `make`. The memory first: what the driver has
@@ -96,7 +103,7 @@ impl<D: Driver> Mr<D> {
     ) -> Result<*mut bindings::ib_mr> {
         let memory = KBox::<Self>::new_uninit(GFP_KERNEL)?;
         let NewMr { lkey, rkey, init } = make()?;
-        let ib = Opaque::<bindings::ib_mr>::zeroed();
+        let ib = Part::<bindings::ib_mr>::zeroed();
         // SAFETY: `ib` is our own, and zeroes are valid for it.
         unsafe { (*ib.get()).lkey = lkey };
         // SAFETY: As above.
@@ -137,16 +144,6 @@ impl<D: Driver> Mr<D> {
     pub fn mapped(&self) -> (u64, u64) {
         // SAFETY: The object is live; its user does not change it while it posts.
         unsafe { ((*self.ib.get()).iova, (*self.ib.get()).length) }
-    }
-
-    /// Borrows a region.
-    ///
-    /// # Safety
-    ///
-    /// `ptr` must be a live region of driver `D` for the lifetime `'a`.
-    pub(super) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_mr) -> &'a Self {
-        // SAFETY: All regions of `D` are from `create`, with the `ib_mr` at the start.
-        unsafe { &*ptr.cast() }
     }
 
     /// The key by which peers name it.
@@ -254,7 +251,7 @@ impl<D: Driver> VTable<D> {
                 return Err(EOPNOTSUPP);
             }
             // SAFETY: `mr` is live by the safety requirement.
-            let mr = unsafe { &*mr.cast::<Mr<D>>() };
+            let mr = unsafe { Mr::<D>::from_raw(mr) };
             // SAFETY: `pd` is live by the safety requirement.
             let pd = unsafe { Pd::<D>::from_raw(pd) };
             let change = MrChange {
@@ -404,11 +401,10 @@ impl<D: Driver> VTable<D> {
         _udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            let this = mr.cast::<Mr<D>>();
             // SAFETY: `mr` is live by the safety requirement.
-            D::dereg_mr(unsafe { &*this })?;
+            D::dereg_mr(unsafe { Mr::<D>::from_raw(mr) })?;
             // SAFETY: From `Mr::create`, and not used any more.
-            drop(unsafe { KBox::from_raw(this) });
+            drop(unsafe { KBox::from_raw(mr.cast::<Mr<D>>()) });
             Ok(0)
         })
     }

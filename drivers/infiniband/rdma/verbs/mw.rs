@@ -8,16 +8,22 @@
 //! Only user programs have memory windows. They are bound by work requests.
 
 use super::{
+    object::{
+        Object,
+        Part, //
+    },
     Device,
     Driver,
     Pd, //
 };
 use crate::bindings;
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    mem::offset_of, //
+};
 use kernel::{
     error::from_result,
-    prelude::*,
-    types::Opaque, //
+    prelude::*, //
 };
 
 /// Kind of a memory window; C: `enum ib_mw_type`.
@@ -45,15 +51,16 @@ pub struct NewMw<I> {
 /// initialised.
 #[repr(C)]
 pub struct Mw<D: Driver> {
-    ib: Opaque<bindings::ib_mw>,
+    ib: Part<bindings::ib_mw>,
     drv: D::Mw,
 }
 
-// SAFETY: Memory windows belong to no thread; `drv` is `Send`.
-unsafe impl<D: Driver> Send for Mw<D> {}
-
-// SAFETY: `&self` reads only what does not change; `drv` is `Sync`.
-unsafe impl<D: Driver> Sync for Mw<D> {}
+// SAFETY: `ib` is at the start, and the core allocates `kmalloc_size::<Self>()` bytes (`ops.rs`).
+unsafe impl<D: Driver> Object for Mw<D> {
+    type Raw = bindings::ib_mw;
+    type Drv = D::Mw;
+    const DRV: usize = offset_of!(Self, drv);
+}
 
 impl<D: Driver> Mw<D> {
     /// The driver's part.
@@ -93,9 +100,8 @@ impl<D: Driver> VTable<D> {
             // SAFETY: The core has set `pd`, to a live one of this driver.
             let pd = unsafe { Pd::<D>::from_raw((*mw).pd) };
             let NewMw { rkey, init } = D::alloc_mw(pd, kind)?;
-            let this = mw.cast::<Mw<D>>();
-            // SAFETY: `drv` is uninitialised memory that C does not move and, on failure, frees.
-            unsafe { pin_init::raw_try_init(&raw mut (*this).drv, init) }?;
+            // SAFETY: C allocated it, does not move it and, on failure, frees it.
+            unsafe { Mw::<D>::init_drv(mw, init) }?;
             // SAFETY: `mw` is valid and exclusive by the safety requirement.
             unsafe { (*mw).rkey = rkey };
             Ok(0)
@@ -108,11 +114,10 @@ impl<D: Driver> VTable<D> {
     ///
     /// As called by `uverbs_std_types.c:uverbs_free_mw`: `mw` is live, and freed afterwards.
     pub(super) unsafe extern "C" fn dealloc(mw: *mut bindings::ib_mw) -> c_int {
-        let this = mw.cast::<Mw<D>>();
         // SAFETY: `mw` is live by the safety requirement.
-        D::dealloc_mw(unsafe { &*this });
-        // SAFETY: It was initialised by `alloc`, and this is the last call for this object.
-        unsafe { core::ptr::drop_in_place(&raw mut (*this).drv) };
+        D::dealloc_mw(unsafe { Mw::<D>::from_raw(mw) });
+        // SAFETY: This is the last call for this object.
+        unsafe { Mw::<D>::drop_in_place(mw) };
         0
     }
 }

@@ -6,15 +6,21 @@
 //! In the tree this file would be `rust/kernel/rdma/pd.rs`.
 
 use super::{
+    object::{
+        Object,
+        Part, //
+    },
     Device,
     Driver, //
 };
 use crate::bindings;
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    mem::offset_of, //
+};
 use kernel::{
     error::from_result,
-    prelude::*,
-    types::Opaque, //
+    prelude::*, //
 };
 
 /// A protection domain.
@@ -24,28 +30,18 @@ use kernel::{
 /// `ib` was filled in by the core, with a device of driver `D`; `drv` is initialised.
 #[repr(C)]
 pub struct Pd<D: Driver> {
-    ib: Opaque<bindings::ib_pd>,
+    ib: Part<bindings::ib_pd>,
     drv: D::Pd,
 }
 
-// SAFETY: Protection domains belong to no thread; `drv` is `Send`.
-unsafe impl<D: Driver> Send for Pd<D> {}
-
-// SAFETY: `&self` reads only what does not change; `drv` is `Sync`.
-unsafe impl<D: Driver> Sync for Pd<D> {}
+// SAFETY: `ib` is at the start, and the core allocates `kmalloc_size::<Self>()` bytes (`ops.rs`).
+unsafe impl<D: Driver> Object for Pd<D> {
+    type Raw = bindings::ib_pd;
+    type Drv = D::Pd;
+    const DRV: usize = offset_of!(Self, drv);
+}
 
 impl<D: Driver> Pd<D> {
-    /// Borrows a protection domain.
-    ///
-    /// # Safety
-    ///
-    /// `ptr` must be a live protection domain of driver `D` for the lifetime `'a`, whose creation
-    /// succeeded.
-    pub(super) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_pd) -> &'a Self {
-        // SAFETY: The core allocated `size_of::<Self>()` bytes with the `ib_pd` at the start.
-        unsafe { &*ptr.cast() }
-    }
-
     /// The driver's part.
     #[inline]
     pub fn drv(&self) -> &D::Pd {
@@ -81,10 +77,8 @@ impl<D: Driver> VTable<D> {
         from_result(|| {
             // SAFETY: The core has set `device`, to one of this driver.
             let device = unsafe { Device::<D>::from_raw((*pd).device) };
-            // SAFETY: Only the address of the field is taken.
-            let drv = unsafe { &raw mut (*pd.cast::<Pd<D>>()).drv };
-            // SAFETY: `drv` is uninitialised memory that C does not move and, on failure, frees.
-            unsafe { pin_init::raw_try_init(drv, D::alloc_pd(device)) }?;
+            // SAFETY: C allocated it, does not move it and, on failure, frees it.
+            unsafe { Pd::<D>::init_drv(pd, D::alloc_pd(device)) }?;
             Ok(0)
         })
     }
@@ -98,10 +92,8 @@ impl<D: Driver> VTable<D> {
         pd: *mut bindings::ib_pd,
         _udata: *mut bindings::ib_udata,
     ) -> c_int {
-        // SAFETY: Only the address of the field is taken.
-        let drv = unsafe { &raw mut (*pd.cast::<Pd<D>>()).drv };
-        // SAFETY: It was initialised by `alloc`, and this is the last call for this object.
-        unsafe { core::ptr::drop_in_place(drv) };
+        // SAFETY: This is the last call for this object.
+        unsafe { Pd::<D>::drop_in_place(pd) };
         0
     }
 }

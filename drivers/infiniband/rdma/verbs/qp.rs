@@ -14,6 +14,10 @@ use super::{
     },
     cq::Cq,
     notifier::QpNotifier,
+    object::{
+        Object,
+        Part, //
+    },
     pd::Pd,
     srq::Srq,
     ucontext::Ucontext,
@@ -29,12 +33,14 @@ use crate::{
     bindings,
     udata::Udata, //
 };
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    mem::offset_of, //
+};
 use kernel::{
     error::from_result,
     prelude::*,
-    sync::Arc,
-    types::Opaque, //
+    sync::Arc, //
 };
 
 /// What the user wants; C: `struct ib_qp_init_attr`.
@@ -80,7 +86,7 @@ pub struct NewQp<I> {
 /// initialised.
 #[repr(C)]
 pub struct Qp<D: Driver> {
-    ib: Opaque<bindings::ib_qp>,
+    ib: Part<bindings::ib_qp>,
     notifier: Arc<QpNotifier>,
     kind: QpKind,
     user: bool,
@@ -88,23 +94,14 @@ pub struct Qp<D: Driver> {
     drv: D::Qp,
 }
 
-// SAFETY: Queue pairs belong to no thread; `drv` is `Send`.
-unsafe impl<D: Driver> Send for Qp<D> {}
-
-// SAFETY: `&self` reads only what does not change; `drv` is `Sync`.
-unsafe impl<D: Driver> Sync for Qp<D> {}
+// SAFETY: `ib` is at the start, and the core allocates `kmalloc_size::<Self>()` bytes (`ops.rs`).
+unsafe impl<D: Driver> Object for Qp<D> {
+    type Raw = bindings::ib_qp;
+    type Drv = D::Qp;
+    const DRV: usize = offset_of!(Self, drv);
+}
 
 impl<D: Driver> Qp<D> {
-    /// Borrows a queue pair.
-    ///
-    /// # Safety
-    ///
-    /// `ptr` must be a live queue pair of driver `D` for the lifetime `'a`, whose creation succeeded.
-    pub(super) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_qp) -> &'a Self {
-        // SAFETY: The core allocated `size_of::<Self>()` bytes with the `ib_qp` at the start.
-        unsafe { &*ptr.cast() }
-    }
-
     /// The driver's part.
     #[inline]
     pub fn drv(&self) -> &D::Qp {
@@ -120,7 +117,7 @@ impl<D: Driver> Qp<D> {
     /// The shared receive queue, if there is one.
     pub fn srq(&self) -> Option<&Srq<D>> {
         // SAFETY: By the type invariant; the core counts queue pairs in their shared receive queue.
-        unsafe { Srq::from_raw((*self.ib.get()).srq) }
+        unsafe { Srq::from_nullable((*self.ib.get()).srq) }
     }
 
     /// The number, as peers name it.
@@ -179,27 +176,20 @@ impl<D: Driver> VTable<D> {
             let sq_sig_all = attr.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR;
             // SAFETY: The core has set `device`, to one of this driver.
             let device = unsafe { Device::<D>::from_raw((*qp).device) };
-            let pd = match pd.is_null() {
-                true => None,
-                // SAFETY: The core has checked that it is a live one of this device.
-                false => Some(unsafe { Pd::from_raw(pd) }),
-            };
-            let cq = |cq: *mut bindings::ib_cq| match cq.is_null() {
-                true => None,
-                // SAFETY: As above.
-                false => Some(unsafe { Cq::from_raw(cq) }),
-            };
             let init = QpInit {
                 kind,
                 caps: QpCaps::from_raw(&attr.cap),
                 sq_sig_all,
-                pd,
-                send_cq: cq(attr.send_cq),
-                recv_cq: cq(attr.recv_cq),
+                // SAFETY: The core has checked that it is a live one of this device.
+                pd: unsafe { Pd::from_nullable(pd) },
                 // SAFETY: As above.
-                xrcd: unsafe { Xrcd::from_raw(attr.xrcd) },
+                send_cq: unsafe { Cq::from_nullable(attr.send_cq) },
                 // SAFETY: As above.
-                srq: unsafe { Srq::from_raw(attr.srq) },
+                recv_cq: unsafe { Cq::from_nullable(attr.recv_cq) },
+                // SAFETY: As above.
+                xrcd: unsafe { Xrcd::from_nullable(attr.xrcd) },
+                // SAFETY: As above.
+                srq: unsafe { Srq::from_nullable(attr.srq) },
                 create_flags: attr.create_flags,
                 port: attr.port_num,
             };
@@ -210,10 +200,8 @@ impl<D: Driver> VTable<D> {
             let notifier = QpNotifier::new()?;
             let new = D::create_qp(device, &init, context, udata, notifier.clone())?;
             let this = qp.cast::<Qp<D>>();
-            // SAFETY: Only the address of the field is taken.
-            let drv = unsafe { &raw mut (*this).drv };
-            // SAFETY: `drv` is uninitialised memory that C does not move and, on failure, frees.
-            unsafe { pin_init::raw_try_init(drv, new.init) }?;
+            // SAFETY: C allocated it, does not move it and, on failure, frees it.
+            unsafe { Qp::<D>::init_drv(qp, new.init) }?;
             new.caps.write_to(&mut attr.cap);
             // SAFETY: `qp` is valid by the safety requirement, and not published yet.
             unsafe { (*qp).qp_num = new.qpn };
@@ -314,12 +302,8 @@ impl<D: Driver> VTable<D> {
             D::destroy_qp(this);
             this.notifier.revoke();
         }
-        let this = qp.cast::<Qp<D>>();
-        // SAFETY: Initialised by `create`; this is the last call for this object, and the notifier
-        // does not refer to it any more.
-        unsafe { core::ptr::drop_in_place(&raw mut (*this).drv) };
-        // SAFETY: As above.
-        unsafe { core::ptr::drop_in_place(&raw mut (*this).notifier) };
+        // SAFETY: This is the last call for this object, and the notifier does not refer to it any more.
+        unsafe { Qp::<D>::drop_in_place(qp) };
         0
     }
 

@@ -8,6 +8,10 @@
 use super::{
     cq::Cq,
     notifier::SrqNotifier,
+    object::{
+        Object,
+        Part, //
+    },
     pd::Pd,
     ucontext::Ucontext,
     wr::RecvWr,
@@ -18,12 +22,14 @@ use crate::{
     bindings,
     udata::Udata, //
 };
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    mem::offset_of, //
+};
 use kernel::{
     error::from_result,
     prelude::*,
-    sync::Arc,
-    types::Opaque, //
+    sync::Arc, //
 };
 
 /// What the user wants; C: `struct ib_srq_init_attr`.
@@ -86,29 +92,19 @@ pub struct NewSrq<I> {
 /// `drv` are initialised.
 #[repr(C)]
 pub struct Srq<D: Driver> {
-    ib: Opaque<bindings::ib_srq>,
+    ib: Part<bindings::ib_srq>,
     notifier: Arc<SrqNotifier>,
     drv: D::Srq,
 }
 
-// SAFETY: Shared receive queues belong to no thread; `drv` is `Send`.
-unsafe impl<D: Driver> Send for Srq<D> {}
-
-// SAFETY: `&self` reads only what does not change; `drv` is `Sync`.
-unsafe impl<D: Driver> Sync for Srq<D> {}
+// SAFETY: `ib` is at the start, and the core allocates `kmalloc_size::<Self>()` bytes (`ops.rs`).
+unsafe impl<D: Driver> Object for Srq<D> {
+    type Raw = bindings::ib_srq;
+    type Drv = D::Srq;
+    const DRV: usize = offset_of!(Self, drv);
+}
 
 impl<D: Driver> Srq<D> {
-    /// Borrows a shared receive queue.
-    ///
-    /// # Safety
-    ///
-    /// `ptr` must be null, or a live shared receive queue of driver `D` for the lifetime `'a`, whose
-    /// creation succeeded.
-    pub(super) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_srq) -> Option<&'a Self> {
-        // SAFETY: The core allocated `size_of::<Self>()` bytes with the `ib_srq` at the start.
-        unsafe { ptr.cast::<Self>().as_ref() }
-    }
-
     /// The driver's part.
     #[inline]
     pub fn drv(&self) -> &D::Srq {
@@ -154,7 +150,7 @@ impl<D: Driver> VTable<D> {
                     let xrcd = unsafe { attr.ext.__bindgen_anon_1.xrc.xrcd };
                     Some(XrcInit {
                         // SAFETY: A live one of this device, or null (`verbs.c:ib_create_srq_user`).
-                        xrcd: unsafe { Xrcd::from_raw(xrcd) }.ok_or(EINVAL)?,
+                        xrcd: unsafe { Xrcd::from_nullable(xrcd) }.ok_or(EINVAL)?,
                         // SAFETY: Queues of this type have one (`ib_srq_has_cq`), live and of this device.
                         cq: unsafe { Cq::from_raw(attr.ext.cq) },
                     })
@@ -176,10 +172,8 @@ impl<D: Driver> VTable<D> {
             let notifier = SrqNotifier::new()?;
             let new = D::create_srq(pd, &init, context, udata, notifier.clone())?;
             let this = srq.cast::<Srq<D>>();
-            // SAFETY: Only the address of the field is taken.
-            let drv = unsafe { &raw mut (*this).drv };
-            // SAFETY: `drv` is uninitialised memory that C does not move and, on failure, frees.
-            unsafe { pin_init::raw_try_init(drv, new.init) }?;
+            // SAFETY: C allocated it, does not move it and, on failure, frees it.
+            unsafe { Srq::<D>::init_drv(srq, new.init) }?;
             if is_xrc {
                 // SAFETY: `srq` is valid and exclusive by the safety requirement; the union has this field
                 // for this type.
@@ -220,7 +214,7 @@ impl<D: Driver> VTable<D> {
                 limit: (mask & LIMIT != 0).then_some(attr.srq_limit),
             };
             // SAFETY: `srq` is live by the safety requirement.
-            let this = unsafe { Srq::<D>::from_raw(srq) }.ok_or(EINVAL)?;
+            let this = unsafe { Srq::<D>::from_raw(srq) };
             // SAFETY: By the safety requirement.
             let context = unsafe { Ucontext::from_udata(udata) };
             // SAFETY: As above.
@@ -241,7 +235,7 @@ impl<D: Driver> VTable<D> {
     ) -> c_int {
         from_result(|| {
             // SAFETY: `srq` is live by the safety requirement.
-            let this = unsafe { Srq::<D>::from_raw(srq) }.ok_or(EINVAL)?;
+            let this = unsafe { Srq::<D>::from_raw(srq) };
             let values = D::query_srq(this)?;
             let raw = bindings::ib_srq_attr {
                 max_wr: values.max_wr,
@@ -264,17 +258,14 @@ impl<D: Driver> VTable<D> {
         srq: *mut bindings::ib_srq,
         _udata: *mut bindings::ib_udata,
     ) -> c_int {
-        let this = srq.cast::<Srq<D>>();
-        // SAFETY: `srq` is live by the safety requirement.
-        if let Some(this) = unsafe { Srq::<D>::from_raw(srq) } {
+        {
+            // SAFETY: `srq` is live by the safety requirement.
+            let this = unsafe { Srq::<D>::from_raw(srq) };
             D::destroy_srq(this);
             this.notifier.revoke();
         }
-        // SAFETY: Initialised by `create`; this is the last call for this object, and the notifier
-        // does not refer to it any more.
-        unsafe { core::ptr::drop_in_place(&raw mut (*this).drv) };
-        // SAFETY: As above.
-        unsafe { core::ptr::drop_in_place(&raw mut (*this).notifier) };
+        // SAFETY: This is the last call for this object, and the notifier does not refer to it any more.
+        unsafe { Srq::<D>::drop_in_place(srq) };
         0
     }
 
@@ -291,9 +282,7 @@ impl<D: Driver> VTable<D> {
         bad: *mut *const bindings::ib_recv_wr,
     ) -> c_int {
         // SAFETY: `srq` is live by the safety requirement.
-        let Some(srq) = (unsafe { Srq::<D>::from_raw(srq) }) else {
-            return EINVAL.to_errno();
-        };
+        let srq = unsafe { Srq::<D>::from_raw(srq) };
         while !wr.is_null() {
             // SAFETY: `wr` is valid by the safety requirement. It may be gone once it was posted.
             let next = unsafe { (*wr).next };

@@ -6,6 +6,10 @@
 //! In the tree this file would be `rust/kernel/rdma/ucontext.rs`.
 
 use super::{
+    object::{
+        Object,
+        Part, //
+    },
     Device,
     Driver, //
 };
@@ -17,12 +21,14 @@ use crate::{
     },
     shared_memory::SharedMemory, //
 };
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    mem::offset_of, //
+};
 use kernel::{
     error::from_result,
     prelude::*,
-    sync::Arc,
-    types::Opaque, //
+    sync::Arc, //
 };
 
 /// A user context.
@@ -32,29 +38,19 @@ use kernel::{
 /// `ib` was filled in by the core, with a device of driver `D`; `space` and `drv` are initialised.
 #[repr(C)]
 pub struct Ucontext<D: Driver> {
-    ib: Opaque<bindings::ib_ucontext>,
+    ib: Part<bindings::ib_ucontext>,
     space: Arc<Space>,
     drv: D::Ucontext,
 }
 
-// SAFETY: User contexts belong to no thread; `drv` is `Send`.
-unsafe impl<D: Driver> Send for Ucontext<D> {}
-
-// SAFETY: `&self` reads only what does not change, or has a lock; `drv` is `Sync`.
-unsafe impl<D: Driver> Sync for Ucontext<D> {}
+// SAFETY: `ib` is at the start, and the core allocates `kmalloc_size::<Self>()` bytes (`ops.rs`).
+unsafe impl<D: Driver> Object for Ucontext<D> {
+    type Raw = bindings::ib_ucontext;
+    type Drv = D::Ucontext;
+    const DRV: usize = offset_of!(Self, drv);
+}
 
 impl<D: Driver> Ucontext<D> {
-    /// Borrows a user context.
-    ///
-    /// # Safety
-    ///
-    /// `ptr` must be null, or a live user context of driver `D` for the lifetime `'a`, whose creation
-    /// succeeded.
-    pub(super) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_ucontext) -> Option<&'a Self> {
-        // SAFETY: The core allocated `size_of::<Self>()` bytes with the `ib_ucontext` at the start.
-        unsafe { ptr.cast::<Self>().as_ref() }
-    }
-
     /// The user context of a call, if it is a user's.
     ///
     /// # Safety
@@ -68,7 +64,7 @@ impl<D: Driver> Ucontext<D> {
         // SAFETY: `ib_verbs.h:rdma_udata_to_uverbs_attr_bundle` needs what the caller promises.
         let context = unsafe { bindings::rdma_udata_to_ucontext(udata) };
         // SAFETY: The context of a running call stays; it is of the device's driver.
-        unsafe { Self::from_raw(context) }
+        unsafe { Self::from_nullable(context) }
     }
 
     /// The driver's part.
@@ -112,10 +108,8 @@ impl<D: Driver> VTable<D> {
             // below, the space is dropped unused.
             let space = unsafe { Space::new(context) }?;
             let this = context.cast::<Ucontext<D>>();
-            // SAFETY: Only the address of the field is taken.
-            let drv = unsafe { &raw mut (*this).drv };
-            // SAFETY: `drv` is uninitialised memory that C does not move and, on failure, frees.
-            unsafe { pin_init::raw_try_init(drv, D::alloc_ucontext(device)) }?;
+            // SAFETY: C allocated it, does not move it and, on failure, frees it.
+            unsafe { Ucontext::<D>::init_drv(context, D::alloc_ucontext(device)) }?;
             // SAFETY: `space` is a field of the memory that C allocated, uninitialised.
             unsafe { (&raw mut (*this).space).write(space) };
             Ok(0)
@@ -129,14 +123,10 @@ impl<D: Driver> VTable<D> {
     /// As called by `rdma_core.c:ufile_destroy_ucontext`: `context` is live and freed afterwards; its
     /// objects have been destroyed.
     pub(super) unsafe extern "C" fn dealloc(context: *mut bindings::ib_ucontext) {
-        let this = context.cast::<Ucontext<D>>();
-        // SAFETY: Only the address of the field is taken.
-        let drv = unsafe { &raw mut (*this).drv };
-        // SAFETY: It was initialised by `alloc`, and this is the last call for this object.
-        unsafe { core::ptr::drop_in_place(drv) };
-        // SAFETY: As above; this takes the value out.
-        let space = unsafe { (&raw const (*this).space).read() };
-        space.close();
+        // SAFETY: `context` is live by the safety requirement.
+        unsafe { Ucontext::<D>::from_raw(context) }.space.close();
+        // SAFETY: This is the last call for this object.
+        unsafe { Ucontext::<D>::drop_in_place(context) };
     }
 
     /// `ib_device_ops.disassociate_ucontext`: present so that the device can be removed while

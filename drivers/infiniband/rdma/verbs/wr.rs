@@ -11,6 +11,7 @@ use super::{
     ah::Ah,
     attr::QpKind,
     mr::Mr,
+    object::Object,
     Driver, //
 };
 use crate::bindings;

@@ -7,15 +7,21 @@
 //! In the tree this file would be `rust/kernel/rdma/xrcd.rs`.
 
 use super::{
+    object::{
+        Object,
+        Part, //
+    },
     Device,
     Driver, //
 };
 use crate::bindings;
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    mem::offset_of, //
+};
 use kernel::{
     error::from_result,
-    prelude::*,
-    types::Opaque, //
+    prelude::*, //
 };
 
 /// A domain of extended reliable connections.
@@ -25,28 +31,18 @@ use kernel::{
 /// `ib` was filled in by the core, with a device of driver `D`; `drv` is initialised.
 #[repr(C)]
 pub struct Xrcd<D: Driver> {
-    ib: Opaque<bindings::ib_xrcd>,
+    ib: Part<bindings::ib_xrcd>,
     drv: D::Xrcd,
 }
 
-// SAFETY: Domains belong to no thread; `drv` is `Send`.
-unsafe impl<D: Driver> Send for Xrcd<D> {}
-
-// SAFETY: `&self` reads only what does not change; `drv` is `Sync`.
-unsafe impl<D: Driver> Sync for Xrcd<D> {}
+// SAFETY: `ib` is at the start, and the core allocates `kmalloc_size::<Self>()` bytes (`ops.rs`).
+unsafe impl<D: Driver> Object for Xrcd<D> {
+    type Raw = bindings::ib_xrcd;
+    type Drv = D::Xrcd;
+    const DRV: usize = offset_of!(Self, drv);
+}
 
 impl<D: Driver> Xrcd<D> {
-    /// Borrows a domain.
-    ///
-    /// # Safety
-    ///
-    /// `ptr` must be null, or a live domain of driver `D` for the lifetime `'a`, whose creation
-    /// succeeded.
-    pub(super) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_xrcd) -> Option<&'a Self> {
-        // SAFETY: The core allocated `size_of::<Self>()` bytes with the `ib_xrcd` at the start.
-        unsafe { ptr.cast::<Self>().as_ref() }
-    }
-
     /// The driver's part.
     #[inline]
     pub fn drv(&self) -> &D::Xrcd {
@@ -76,10 +72,8 @@ impl<D: Driver> VTable<D> {
         from_result(|| {
             // SAFETY: The core has set `device`, to one of this driver.
             let device = unsafe { Device::<D>::from_raw((*xrcd).device) };
-            // SAFETY: Only the address of the field is taken.
-            let drv = unsafe { &raw mut (*xrcd.cast::<Xrcd<D>>()).drv };
-            // SAFETY: `drv` is uninitialised memory that C does not move and, on failure, frees.
-            unsafe { pin_init::raw_try_init(drv, D::alloc_xrcd(device)) }?;
+            // SAFETY: C allocated it, does not move it and, on failure, frees it.
+            unsafe { Xrcd::<D>::init_drv(xrcd, D::alloc_xrcd(device)) }?;
             Ok(0)
         })
     }
@@ -94,10 +88,8 @@ impl<D: Driver> VTable<D> {
         xrcd: *mut bindings::ib_xrcd,
         _udata: *mut bindings::ib_udata,
     ) -> c_int {
-        // SAFETY: Only the address of the field is taken.
-        let drv = unsafe { &raw mut (*xrcd.cast::<Xrcd<D>>()).drv };
-        // SAFETY: It was initialised by `alloc`, and this is the last call for this object.
-        unsafe { core::ptr::drop_in_place(drv) };
+        // SAFETY: This is the last call for this object.
+        unsafe { Xrcd::<D>::drop_in_place(xrcd) };
         0
     }
 }
