@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# guest: timeout=1500 smp=2 mem=3072 debug=0
-# it needs a block layer, NVMe and NFS, which that kernel is built without, to be small
+# guest: timeout=1500 smp=2 mem=3072
 """Users in the kernel: NVMe over Fabrics and NFS.
 
 NVMe's drivers know the first network namespace alone, so both ends are there, on one device; packets from one QP to the
