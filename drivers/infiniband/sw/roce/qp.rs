@@ -31,6 +31,7 @@ macro_rules! context {
     };
 }
 
+mod ack_hold;
 pub mod attr;
 mod last_wqe;
 mod pause;
@@ -46,7 +47,10 @@ use crate::{
         Env,
         QpEvent, //
     },
-    requester::Requester,
+    requester::{
+        earlier,
+        Requester, //
+    },
     responder::Responder,
     types::{
         Instant,
@@ -58,6 +62,7 @@ use crate::{
     wire::Packet,
     wqe::SendWqe, //
 };
+use ack_hold::AckHold;
 use attr::QpAttr;
 use core::ops::DerefMut;
 use last_wqe::LastWqe;
@@ -145,6 +150,7 @@ pub struct Qp<S, R> {
     requester: Requester<S>,
     responder: Responder<R>,
     pause: Pause,
+    ack_hold: AckHold,
     /// The next run is the requester's if it has one: the responder had the last one.
     requester_turn: bool,
     /// The event that communication is established is out.
@@ -170,6 +176,7 @@ where
             requester: Requester::new(slots),
             responder: Responder::new(reads),
             pause: Pause::default(),
+            ack_hold: AckHold::default(),
             requester_turn: false,
             established: false,
             notify_drained: false,
@@ -229,6 +236,12 @@ where
     #[inline]
     pub fn has_unsent(&self) -> bool {
         self.requester.next != self.requester.tail
+    }
+
+    /// Whether nothing but an ACK is to be said to the peer, and now.
+    #[inline]
+    pub fn owes_ack(&self) -> bool {
+        self.responder.owes_ack_alone() && !self.ack_hold.is_on()
     }
 
     /// Sets the most payload of a datagram: the MTU of the port. Connected QPs have their own.
@@ -300,6 +313,7 @@ where
                 self.responder.start(Psn::default());
                 self.responder.receive = None;
                 self.pause = Pause::default();
+                self.ack_hold = AckHold::default();
                 self.requester_turn = false;
                 self.established = false;
                 self.notify_drained = false;
@@ -324,6 +338,7 @@ where
             QpState::Err => {
                 self.epoch = self.epoch.wrapping_add(1);
                 self.requester.stop();
+                self.ack_hold.end();
                 self.responder.stop();
             }
         }
@@ -342,6 +357,7 @@ where
         self.attr.state = QpState::Err;
         self.epoch = self.epoch.wrapping_add(1);
         self.requester.stop();
+        self.ack_hold.end();
         if !self.responder.parting {
             self.responder.stop();
         }
@@ -414,7 +430,13 @@ where
             }
             match self.kind {
                 QpKind::Rc | QpKind::XrcIni | QpKind::XrcTgt => {
-                    self.responder.request(packet, &ctx, env)
+                    let expected = self.responder.expected();
+                    let result = self.responder.request(packet, &ctx, env);
+                    let is_message =
+                        packet.bth.opcode.ends_message() && self.responder.expected() != expected;
+                    let owes_ack = self.responder.owes_ack_alone();
+                    self.ack_hold.came(now, is_message, owes_ack);
+                    result
                 }
                 QpKind::Uc => self.responder.unreliable(packet, &ctx, env),
                 QpKind::Ud | QpKind::Gsi => self.responder.datagram(packet, &ctx, env),
@@ -496,6 +518,7 @@ where
     pub fn handle_timeout<E: Env + ?Sized>(&mut self, now: Instant, env: &mut E) {
         // A pause whose time has come ends here, if there is nothing left to be sent after it.
         let _ = self.pause.is_on(now);
+        self.ack_hold.expire(now);
         let ctx = context!(self);
         let result = self.requester.handle_timeout(now, &ctx, env);
         self.settle(result, env);
@@ -504,7 +527,8 @@ where
     /// When [`Self::handle_timeout`] is to be called, and [`Self::poll_transmit`] after it.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        crate::requester::earlier(self.pause.until(), self.requester.retry.deadline())
+        let next = earlier(self.pause.until(), self.requester.retry.deadline());
+        earlier(next, self.ack_hold.until())
     }
 
     /// In ERR, completes posted sends and receives with a flush error, in order; in SQE, sends.

@@ -129,7 +129,8 @@ impl Turn {
             let mut built = 0u32;
             let mut refused = None;
             while built < run.count {
-                let more = built.wrapping_add(1) < run.count || core.has_unsent();
+                let more =
+                    built.wrapping_add(1) < run.count || core.has_unsent() || core.owes_ack();
                 match self.add(world, &run, built, more) {
                     Ok(added) => {
                         built = built.wrapping_add(added);

@@ -37,7 +37,7 @@ where
         let requester = &self.requester;
         requester.next == requester.tail
             && (self.kind.is_reliable() || requester.head == requester.next)
-            && self.responder.is_idle()
+            && (self.responder.is_idle() || self.ack_hold.is_on())
     }
 
     /// The next packets to send, at most `max_packets` of them, or `None` if there are none now.
@@ -61,7 +61,7 @@ where
             QpState::Err => (self.responder.parting, false),
         };
         let mut run = None;
-        if requests && self.requester_turn {
+        if requests && (self.requester_turn || self.ack_hold.is_on()) {
             run = self.poll_requester(now, max_packets, env);
         }
         if run.is_none() && responds {
@@ -72,6 +72,10 @@ where
         }
         if let Some(run) = &run {
             self.requester_turn = run.role == Role::Responder;
+            match run.role {
+                Role::Requester => self.ack_hold.sent(now),
+                Role::Responder => self.ack_hold.end(),
+            }
             self.pause.handed_out();
         }
         run

@@ -52,6 +52,12 @@ where
         self.answer == Answer::None && self.resources.is_idle()
     }
 
+    /// Whether there is nothing to be said but an ACK.
+    #[inline]
+    pub(crate) fn owes_ack_alone(&self) -> bool {
+        self.answer == Answer::Ack && self.resources.is_idle()
+    }
+
     /// The next packets to send, at most `max`.
     #[inline(never)]
     pub(crate) fn poll(&mut self, max: u32, ctx: &Context<'_>) -> Option<Run> {
