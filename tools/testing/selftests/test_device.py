@@ -163,6 +163,29 @@ def test_port_taken(h, family):
     assert h.udp_sockets() == 2
 
 
+@pytest.mark.skipif(RXE, reason="counts no packets that are too short")
+def test_an_address_that_is_gone_gets_nothing(bed, linked):
+    """However many packets came to it before: what is known of their route is forgotten."""
+    address = "10.0.0.9"
+    script = "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); " \
+        f"[s.sendto(b'x', (to, {ROCE_PORT})) for to in sys.argv[1:]]"
+
+    def taken():
+        """How many of three; one to another address, behind them, says that they are through."""
+        before = linked.counters()["drop_bad_length"]
+        bed.h2.run("python3", "-c", script, address, address, address, linked.ip4)
+        wait_until(lambda: linked.counters()["drop_bad_length"] > before, 10, "nothing arrives")
+        return linked.counters()["drop_bad_length"] - before - 1
+
+    bed.h2.run("ip", "neigh", "replace", address, "lladdr", linked.mac(), "dev", bed.h2.netdev)
+    for _ in range(2):
+        linked.run("ip", "addr", "add", f"{address}/32", "dev", linked.netdev)
+        assert (taken(), taken()) == (3, 3)
+        linked.run("ip", "addr", "del", f"{address}/32", "dev", linked.netdev)
+        assert taken() == 0
+    bed.h2.run("ip", "neigh", "del", address, "dev", bed.h2.netdev)
+
+
 def test_other_namespaces_have_their_own_port(bed, linked):
     bed.h2.add_link()
     assert linked.udp_sockets() == 2 and bed.h2.udp_sockets() == 2

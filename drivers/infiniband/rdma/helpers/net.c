@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/etherdevice.h>
+#include <linux/hash.h>
 #include <linux/if_vlan.h>
 #include <linux/igmp.h>
 #include <linux/inetdevice.h>
@@ -269,6 +270,94 @@ bool rust_helper_skb_pull_plain_udp(struct sk_buff *skb, const struct nf_hook_st
 	skb_pull(skb, ip);
 	skb_reset_transport_header(skb);
 	return true;
+}
+
+/*
+ * Routes of IPv4 packets that came in for this host, for each CPU: that of the next one like it is not looked up, as it is
+ * not for those of a TCP connection (tcp_v4_early_demux()). They are used until the routing table changes. Not where more
+ * than addresses, TOS, mark and interface may matter: with rules beyond the usual ones (VRFs have some).
+ */
+struct input_route {
+	struct dst_entry *dst;
+	__be32 saddr;
+	__be32 daddr;
+	u32 mark;
+	int iif;
+	u8 tos;
+};
+
+#define INPUT_ROUTES_SHIFT 4
+
+static struct input_route *input_route(void __percpu *routes, const struct iphdr *ip)
+{
+	struct input_route *of_cpu = this_cpu_ptr((struct input_route __percpu *)routes);
+
+	return of_cpu + hash_32((__force u32)(ip->saddr ^ ip->daddr), INPUT_ROUTES_SHIFT);
+}
+
+static bool input_route_is_of(const struct input_route *route, const struct sk_buff *skb, const struct iphdr *ip)
+{
+	return route->dst && route->saddr == ip->saddr && route->daddr == ip->daddr && route->tos == ip->tos &&
+	       route->iif == skb->dev->ifindex && route->mark == skb->mark;
+}
+
+void __percpu *rust_helper_alloc_input_routes(void)
+{
+	return __alloc_percpu(sizeof(struct input_route) << INPUT_ROUTES_SHIFT, __alignof__(struct input_route));
+}
+
+/* Nobody uses them any more. */
+void rust_helper_free_input_routes(void __percpu *routes)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu) {
+		struct input_route *of_cpu = per_cpu_ptr((struct input_route __percpu *)routes, cpu);
+
+		for (int i = 0; i < 1 << INPUT_ROUTES_SHIFT; i++)
+			dst_release(of_cpu[i].dst);
+	}
+	free_percpu(routes);
+}
+
+/* Gives a plain UDP packet to that port, with its data at the IP header, the route of those before it if that is known. */
+void rust_helper_skb_set_input_route(struct sk_buff *skb, void __percpu *routes, u16 port)
+{
+	const struct iphdr *ip = ip_hdr(skb);
+	struct input_route *route;
+
+	if (skb_dst(skb) || ip->protocol != IPPROTO_UDP || ip->ihl != 5 || ip_is_fragment(ip) ||
+	    skb_headlen(skb) < sizeof(*ip) + sizeof(struct udphdr) || udp_hdr(skb)->dest != htons(port))
+		return;
+	route = input_route(routes, ip);
+	if (input_route_is_of(route, skb, ip) && dst_check(route->dst, 0))
+		skb_dst_set_noref(skb, route->dst);
+}
+
+/* The packet is at the end of its way: what route was it that brought it here? Its data is at the UDP header. */
+void rust_helper_skb_keep_input_route(const struct sk_buff *skb, void __percpu *routes)
+{
+	const struct rtable *rt = skb_rtable(skb);
+	const struct iphdr *ip = ip_hdr(skb);
+	struct input_route *route = input_route(routes, ip);
+	struct dst_entry *old = route->dst;
+
+	if (!rt || (old == skb_dst(skb) && input_route_is_of(route, skb, ip)))
+		return;
+	if (!rt_is_input_route(rt) || rt->rt_type != RTN_LOCAL || skb_dst(skb)->error || netif_is_l3_slave(skb->dev) ||
+	    netif_is_l3_master(skb->dev))
+		return;
+#ifdef CONFIG_IP_MULTIPLE_TABLES
+	if (dev_net_rcu(skb->dev)->ipv4.fib_has_custom_rules)
+		return;
+#endif
+	if (!dst_hold_safe(skb_dst(skb)))
+		return;
+	*route = (struct input_route) {
+		.dst = skb_dst(skb), .saddr = ip->saddr, .daddr = ip->daddr, .mark = skb->mark,
+		.iif = skb->dev->ifindex, .tos = ip->tos,
+	};
+	dst_release(old);
 }
 
 /* The payload of each datagram of a packet that came in, 0 if it is a single one. */

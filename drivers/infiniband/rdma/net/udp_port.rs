@@ -5,8 +5,9 @@
 //! There is a socket for the port: it keeps others off, and gets what is odd (IP options, extension
 //! headers, IPsec policies). The rest is taken by a netfilter hook behind all rules of the firewall,
 //! just before UDP would look for a socket: there a train of datagrams still is in one piece, while
-//! UDP would cut it up for a socket with `encap_rcv` (`udp_unexpected_gso`). A kernel without
-//! netfilter does without.
+//! UDP would cut it up for a socket with `encap_rcv` (`udp_unexpected_gso`). Another hook, before IPv4
+//! looks up where a packet goes, gives it the route of those before it. A kernel without netfilter
+//! does without.
 //!
 //! C headers: [`include/net/udp_tunnel.h`](srctree/include/net/udp_tunnel.h),
 //! [`include/linux/netfilter.h`](srctree/include/linux/netfilter.h)
@@ -55,6 +56,48 @@ struct Receiver<H> {
     handler: Arc<H>,
     #[cfg(CONFIG_NETFILTER)]
     port: u16,
+    #[cfg(CONFIG_NETFILTER)]
+    routes: InputRoutes,
+}
+
+/// Routes of packets that came in, see `helpers/net.c`.
+///
+/// # Invariants
+///
+/// The pointer is what `alloc_input_routes` returned, owned by this value.
+#[cfg(CONFIG_NETFILTER)]
+struct InputRoutes(*mut c_void);
+
+#[cfg(CONFIG_NETFILTER)]
+// SAFETY: A per-CPU allocation is not bound to the thread that made it.
+unsafe impl Send for InputRoutes {}
+
+#[cfg(CONFIG_NETFILTER)]
+// SAFETY: Each CPU uses its own part.
+unsafe impl Sync for InputRoutes {}
+
+#[cfg(CONFIG_NETFILTER)]
+impl InputRoutes {
+    /// None so far.
+    fn new() -> Result<Self> {
+        // SAFETY: The caller may sleep, as `__alloc_percpu` (include/linux/percpu.h) wants; it returns
+        // zeroed memory or null.
+        let routes = unsafe { bindings::alloc_input_routes() };
+        match routes.is_null() {
+            true => Err(ENOMEM),
+            // INVARIANT: Allocated just now.
+            false => Ok(Self(routes)),
+        }
+    }
+}
+
+#[cfg(CONFIG_NETFILTER)]
+impl Drop for InputRoutes {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant they are ours; the hooks that used them are gone, as `UdpPort`
+        // waits for them first.
+        unsafe { bindings::free_input_routes(self.0) };
+    }
 }
 
 /// A netfilter hook that is registered.
@@ -82,6 +125,7 @@ impl Hook {
         function: bindings::nf_hookfn,
         receiver: *mut c_void,
         v4: bool,
+        hooknum: u32,
     ) -> Result<Self> {
         let ops = bindings::nf_hook_ops {
             hook: function,
@@ -91,7 +135,7 @@ impl Hook {
             } else {
                 bindings::NFPROTO_IPV6 as u8
             },
-            hooknum: bindings::nf_inet_hooks_NF_INET_LOCAL_IN,
+            hooknum,
             priority: bindings::nf_ip_hook_priorities_NF_IP_PRI_LAST,
             ..pin_init::zeroed()
         };
@@ -140,7 +184,7 @@ pub struct UdpPort<H: UdpReceive> {
     v4: Option<NonNull<bindings::sock>>,
     v6: Option<NonNull<bindings::sock>>,
     #[cfg(CONFIG_NETFILTER)]
-    hooks: [Option<Hook>; 2],
+    hooks: [Option<Hook>; 3],
     // Dropped after the sockets and hooks, which `drop` releases.
     receiver: KBox<Receiver<H>>,
     // Kernel sockets have no reference on their namespace; this is what keeps it.
@@ -170,12 +214,14 @@ impl<H: UdpReceive> UdpPort<H> {
             v4: None,
             v6: None,
             #[cfg(CONFIG_NETFILTER)]
-            hooks: [None, None],
+            hooks: [None, None, None],
             receiver: KBox::new(
                 Receiver {
                     handler,
                     #[cfg(CONFIG_NETFILTER)]
                     port,
+                    #[cfg(CONFIG_NETFILTER)]
+                    routes: InputRoutes::new()?,
                 },
                 GFP_KERNEL,
             )?,
@@ -194,6 +240,7 @@ impl<H: UdpReceive> UdpPort<H> {
             if this.v6.is_some() {
                 this.hooks[1] = Some(this.hook::<false>()?);
             }
+            this.hooks[2] = Some(this.early_hook()?);
         }
         Ok(this)
     }
@@ -248,7 +295,52 @@ impl<H: UdpReceive> UdpPort<H> {
         let function = Some(Self::filter::<V4> as unsafe extern "C" fn(_, _, _) -> _);
         // SAFETY: `receiver` is what `filter` wants. `drop` unregisters the hook and waits, before
         // either is freed.
-        unsafe { Hook::register(&self.loopback, function, receiver, V4) }
+        unsafe {
+            Hook::register(
+                &self.loopback,
+                function,
+                receiver,
+                V4,
+                bindings::nf_inet_hooks_NF_INET_LOCAL_IN,
+            )
+        }
+    }
+
+    /// Registers the hook before the look-up of routes.
+    #[cfg(CONFIG_NETFILTER)]
+    fn early_hook(&self) -> Result<Hook> {
+        let receiver: *const Receiver<H> = &*self.receiver;
+        let receiver = receiver.cast_mut().cast();
+        let function = Some(Self::early as unsafe extern "C" fn(_, _, _) -> _);
+        // SAFETY: As in `hook`, for `early`.
+        unsafe {
+            Hook::register(
+                &self.loopback,
+                function,
+                receiver,
+                true,
+                bindings::nf_inet_hooks_NF_INET_PRE_ROUTING,
+            )
+        }
+    }
+
+    /// The netfilter hook before IPv4 looks up routes: spares it that if it can.
+    ///
+    /// # Safety
+    ///
+    /// As for `filter`, for a hook that `early_hook` made.
+    #[cfg(CONFIG_NETFILTER)]
+    unsafe extern "C" fn early(
+        receiver: *mut c_void,
+        skb: *mut bindings::sk_buff,
+        _state: *const bindings::nf_hook_state,
+    ) -> kernel::ffi::c_uint {
+        // SAFETY: As in `filter`.
+        let receiver = unsafe { &*receiver.cast::<Receiver<H>>() };
+        // SAFETY: The skb is ours, with its data at the IPv4 header and no route yet, and the RCU read
+        // side lock is held (`ip_rcv`, net/ipv4/ip_input.c). The routes are valid.
+        unsafe { bindings::skb_set_input_route(skb, receiver.routes.0, receiver.port) };
+        bindings::NF_ACCEPT
     }
 
     /// The netfilter hook: takes plain datagrams for the port.
@@ -269,6 +361,11 @@ impl<H: UdpReceive> UdpPort<H> {
         // SAFETY: The skb is ours, with its data at the IP header.
         if !unsafe { bindings::skb_pull_plain_udp(skb, state, receiver.port, V4) } {
             return bindings::NF_ACCEPT;
+        }
+        if V4 {
+            // SAFETY: The skb is ours and has come in by IPv4; the RCU read side lock is held. The routes
+            // are valid.
+            unsafe { bindings::skb_keep_input_route(skb, receiver.routes.0) };
         }
         // SAFETY: By the contract of this function the skb is ours, and is now as `encap_rcv` would
         // get it.
