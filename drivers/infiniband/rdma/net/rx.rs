@@ -49,7 +49,7 @@ pub struct RxPacket {
     linear: usize,
     segment: usize,
     skipped: usize,
-    /// Datagrams that are left at most.
+    /// Datagrams that are left.
     limit: usize,
     ifindex: u32,
     real_ifindex: u32,
@@ -148,6 +148,14 @@ impl RxPacket {
             ifindex
         };
 
+        // One without payload counts as well.
+        let payload = len.checked_sub(UDP_LEN)?;
+        let count = payload.checked_div(segment)?.max(1);
+        let count = match payload > count.saturating_mul(segment) {
+            true => count.saturating_add(1),
+            false => count,
+        };
+
         // What outlives the RCU read side critical section must not refer to anything that it
         // protects.
         // SAFETY: The skb is valid and ours.
@@ -171,7 +179,7 @@ impl RxPacket {
             linear,
             segment,
             skipped: 0,
-            limit: usize::MAX,
+            limit: count,
             ifindex,
             real_ifindex,
             owner_ifindex,
@@ -234,6 +242,12 @@ impl RxPacket {
         self.limit = self.limit.saturating_sub(count);
     }
 
+    /// Whether no datagrams are left.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.limit == 0
+    }
+
     /// A copy of the first datagram that is left, which shares its memory. None if there is no
     /// memory for the rest.
     ///
@@ -267,9 +281,13 @@ impl RxPacket {
     /// The payloads of the datagrams that are left, at first at least one.
     #[inline]
     pub fn payloads(&self) -> Payloads<'_> {
+        let (linear, skipped) = match self.limit {
+            0 => (0, 0),
+            _ => (self.linear, self.skipped),
+        };
         let start = self.udp.as_ptr().wrapping_add(UDP_LEN);
         // SAFETY: By the type invariants these bytes are there, and nobody writes them.
-        let piece = unsafe { slice::from_raw_parts(start, self.linear) };
+        let piece = unsafe { slice::from_raw_parts(start, linear) };
         let mut payloads = Payloads {
             packet: self,
             piece,
@@ -277,7 +295,7 @@ impl RxPacket {
             first: true,
             limit: usize::MAX,
         };
-        if let Some(last) = self.skipped.checked_sub(1) {
+        if let Some(last) = skipped.checked_sub(1) {
             let _ = payloads.nth(last);
         }
         payloads.limit = self.limit;
@@ -376,7 +394,7 @@ pub struct Payloads<'a> {
     next: u32,
     /// Nothing was returned yet: a datagram without payload counts as well.
     first: bool,
-    /// Datagrams that are left at most.
+    /// Datagrams that are left.
     limit: usize,
 }
 
@@ -385,7 +403,9 @@ impl<'a> Payloads<'a> {
     /// as far as they lie there one behind the other; empty at the end.
     #[inline]
     pub fn piece(&mut self) -> &'a [u8] {
-        self.load();
+        if self.limit != 0 {
+            self.load();
+        }
         let most = self.limit.saturating_mul(self.packet.segment);
         self.piece.get(..most).unwrap_or(self.piece)
     }

@@ -10,7 +10,8 @@
 use crate::{
     counters::PortCounter,
     crc::FlowCrc,
-    port::Port, //
+    port::Port,
+    qp::QueuePair, //
 };
 use kernel::{
     new_mutex,
@@ -80,26 +81,36 @@ impl Listener {
 }
 
 impl UdpReceive for Listener {
-    fn receive(&self, packet: RxPacket) {
+    fn receive(&self, mut packet: RxPacket) {
         let rcu = rcu::read_lock();
-        if let Some(port) = self.port(&rcu, &packet) {
-            dispatch(&port, &rcu, packet);
+        let Some(port) = self.port(&rcu, &packet) else {
+            return;
+        };
+        if let Some(qp) = dispatch(&port, &rcu, &mut packet) {
+            qp.put_aside(packet);
         }
     }
 }
 
-/// Hands the datagrams of a packet to their QPs.
-fn dispatch(port: &Port, rcu: &rcu::Guard, mut packet: RxPacket) {
+/// Hands the datagrams of a packet to their QPs. Returns one that has to wait for a page, for which those
+/// that are left are kept.
+// A packet and its headers are large: they are not moved about.
+fn dispatch<'g>(
+    port: &'g Port,
+    rcu: &'g rcu::Guard,
+    packet: &mut RxPacket,
+) -> Option<ArcBorrow<'g, QueuePair>> {
     let counters = &port.counters;
     if packet.has_options() {
         counters.add(PortCounter::DropIpOptions, 1);
-        return;
+        return None;
     }
     while let Some(bytes) = packet.payloads().next() {
-        let parsed = match Packet::parse(bytes, bytes.len()) {
+        let parsed = Packet::parse(bytes, bytes.len());
+        let parsed = match &parsed {
             Ok(parsed) => parsed,
             Err(error) => {
-                counters.unparsed(error);
+                counters.unparsed(*error);
                 packet.skip(1);
                 continue;
             }
@@ -108,7 +119,7 @@ fn dispatch(port: &Port, rcu: &rcu::Guard, mut packet: RxPacket) {
         let to_group = parsed.bth.dest_qp == Qpn::MULTICAST;
         if to_group || address.is_some() {
             match address.filter(|_| to_group) {
-                Some(address) => copy_to_members(port, rcu, address, &packet, bytes, &parsed),
+                Some(address) => copy_to_members(port, rcu, address, packet, bytes, parsed),
                 None => counters.add(PortCounter::DropBadAddress, 1),
             }
             packet.skip(1);
@@ -119,11 +130,14 @@ fn dispatch(port: &Port, rcu: &rcu::Guard, mut packet: RxPacket) {
             packet.skip(1);
             continue;
         };
-        match qp.receive(packet, &parsed) {
-            Some(rest) => packet = rest,
-            None => return,
+        if qp.receive(packet, parsed) {
+            return Some(qp);
+        }
+        if packet.is_empty() {
+            break;
         }
     }
+    None
 }
 
 /// Hands the first datagram of `packet`, which is for the multicast group `address`, to those who are

@@ -319,24 +319,22 @@ impl QueuePair {
     }
 
     /// Takes in a packet of which the first datagram is addressed to this QP, as `first` says, up to the
-    /// first that is for another one; returns what is left.
+    /// first that is for another one. Returns whether the rest has to wait, see [`Self::put_aside`].
     ///
     /// # Context
     ///
     /// Softirq.
-    pub(crate) fn receive(&self, mut packet: RxPacket, first: &Packet) -> Option<RxPacket> {
-        let (taken, waits) = self.drive_steps(BUDGET_INLINE, |steps| {
+    pub(crate) fn receive(&self, packet: &mut RxPacket, first: &Packet) -> bool {
+        let took = self.drive_steps(BUDGET_INLINE, |steps| {
             if steps.io.faults.is_stalled() {
                 return (0, true);
             }
-            self.take_in(steps, &packet, Some(first))
-        })?;
+            self.take_in(steps, packet, Some(first))
+        });
+        // If the QP is gone, so is all that is for it.
+        let (taken, waits) = took.unwrap_or((1, false));
         packet.skip(taken);
-        if waits {
-            self.put_aside(packet);
-            return None;
-        }
-        Some(packet)
+        waits
     }
 
     /// Takes in a copy of the first datagram of a packet, which is for a group that this QP is attached

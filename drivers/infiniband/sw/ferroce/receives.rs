@@ -41,7 +41,7 @@ use roce::{
     wqe::RecvWqe, //
 };
 use zerocopy::{
-    FromBytes,
+    FromZeros,
     IntoBytes, //
 };
 
@@ -330,9 +330,8 @@ impl State {
 /// Copies the next WQE out of the ring, checks it, and gives its slot back.
 fn copy_out(ring: &mut Consumer, list: &mut [Sge]) -> Option<Taken> {
     let index = ring.peek()?;
-    let mut raw = [0u8; size_of::<uapi::RecvWqe>()];
-    let copied = ring.ring().read(index, 0, &mut raw);
-    let raw = uapi::RecvWqe::read_from_bytes(&raw).ok()?;
+    let mut raw = uapi::RecvWqe::new_zeroed();
+    let copied = ring.ring().read(index, 0, raw.as_mut_bytes());
     let list = list
         .get_mut(..raw.dma.num_sge as usize)
         .filter(|_| copied.is_ok());

@@ -87,7 +87,7 @@ pub(crate) mod queue_buf {
 }
 
 /// `struct rxe_dma_info` without its array.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub(crate) struct DmaInfo {
     /// Bytes of payload; user space sums its list into 32 bits.
@@ -101,7 +101,7 @@ pub(crate) struct DmaInfo {
 }
 
 /// `struct rxe_send_wqe` up to its scatter-gather list or inline data.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub(crate) struct SendWqe {
     /// The consumer's identifier.
@@ -216,7 +216,7 @@ pub(crate) struct UdOperands {
 }
 
 /// `struct rxe_recv_wqe` up to its scatter list.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub(crate) struct RecvWqe {
     /// The consumer's identifier.

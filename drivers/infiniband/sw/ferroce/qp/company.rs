@@ -86,12 +86,12 @@ impl Company {
         true
     }
 
-    /// What was posted is about to be sent.
-    pub(super) fn is_over(&mut self, waiting: u32) {
+    /// What was posted is about to be sent: so many.
+    pub(super) fn is_over(&mut self, waiting: impl FnOnce() -> u32) {
         self.seen = 0;
         self.rounds = 0;
         if core::mem::take(&mut self.is_awaited) {
-            self.last_alone = match waiting {
+            self.last_alone = match waiting() {
                 0 | 1 => self.last_alone.saturating_mul(2).clamp(1, MAX_ALONE),
                 _ => 0,
             };

@@ -152,7 +152,9 @@ impl QueuePair {
             rcu = rcu::read_lock();
             guard = self.state.lock();
             let State { core, io } = &mut *guard;
-            turn.report(core, &outcome, now());
+            if outcome.stopped.is_some() {
+                turn.report(core, &outcome, now());
+            }
             if io.dead || sent >= budget {
                 io.transmitting = false;
                 drop(guard);
@@ -170,7 +172,8 @@ impl QueuePair {
         if self.kind.is_datagram() {
             core.set_port_mtu(self.port.mtu());
         }
-        world.io.company.is_over(world.io.sends.waiting());
+        let io = &mut *world.io;
+        io.company.is_over(|| io.sends.waiting());
         world.fetch(core);
         if matches!(core.state(), QpState::Err | QpState::Sqe) {
             // Bounded: a process that keeps posting must not keep us here.

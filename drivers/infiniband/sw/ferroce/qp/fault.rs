@@ -166,7 +166,7 @@ impl QueuePair {
     /// # Context
     ///
     /// Softirq.
-    pub(super) fn put_aside(&self, packet: RxPacket) {
+    pub(crate) fn put_aside(&self, packet: RxPacket) {
         let mut packet = Some(packet);
         {
             let mut state = self.state.lock();
@@ -317,11 +317,19 @@ impl QueuePair {
             let Some(bytes) = payloads.next() else {
                 break;
             };
-            let known = first.take().copied();
-            let parsed = match known.map_or_else(|| Packet::parse(bytes, bytes.len()), Ok) {
+            // Headers are large: those that are known are not copied.
+            let own;
+            let parsed = match first.take() {
+                Some(known) => Ok(known),
+                None => {
+                    own = Packet::parse(bytes, bytes.len());
+                    own.as_ref()
+                }
+            };
+            let parsed = match parsed {
                 Ok(parsed) => parsed,
                 Err(error) => {
-                    counters.unparsed(error);
+                    counters.unparsed(*error);
                     taken = taken.wrapping_add(1);
                     continue;
                 }
@@ -339,8 +347,8 @@ impl QueuePair {
             let mut count = 1usize;
             if let Some(left) = singly.checked_sub(1) {
                 singly = left;
-            } else if welcome && steps.core.awaits_middle(&parsed) {
-                let run = InboundRun::new(piece, bytes.len(), id, parsed, crc.as_ref());
+            } else if welcome && steps.core.awaits_middle(parsed) {
+                let run = InboundRun::new(piece, bytes.len(), id, *parsed, crc.as_ref());
                 count = self.handle_run(steps, packet, now, &run, id);
                 // Looking at all that is left again and again would take quadratic time.
                 if count == 1 {
@@ -350,8 +358,8 @@ impl QueuePair {
             if let Some(others @ 1..) = count.checked_sub(1) {
                 let _ = payloads.nth(others.wrapping_sub(1));
             } else {
-                let inbound = Inbound::new(packet, bytes, bytes.len(), id, &parsed);
-                waits = self.handle(steps, &inbound, now, &parsed, welcome);
+                let inbound = Inbound::new(packet, bytes, bytes.len(), id, parsed);
+                waits = self.handle(steps, &inbound, now, parsed, welcome);
                 if waits {
                     break;
                 }

@@ -57,6 +57,7 @@ use roce::{
 };
 use zerocopy::{
     FromBytes,
+    FromZeros,
     IntoBytes, //
 };
 
@@ -173,16 +174,18 @@ pub(crate) fn kernel_list_entries(caps: &QpCaps) -> u32 {
 impl World<'_> {
     /// Whether a send could be fetched now.
     pub(super) fn can_fetch(&self, core: &Core) -> bool {
-        // Whatever ring a target may have: it sends nothing.
-        self.qp.kind != QpKind::XrcTgt
-            && takes_sends(core.state())
-            && core.next_slot().is_some()
-            && !self.io.sends.is_empty()
+        self.takes_sends(core) && core.next_slot().is_some() && !self.io.sends.is_empty()
+    }
+
+    /// Whether sends are taken off the queue. Whatever ring a target may have: it sends nothing.
+    #[inline]
+    fn takes_sends(&self, core: &Core) -> bool {
+        self.qp.kind != QpKind::XrcTgt && takes_sends(core.state())
     }
 
     /// Moves posted sends into free slots of the QP, as far as there are any.
     pub(super) fn fetch(&mut self, core: &mut Core) {
-        while self.can_fetch(core) {
+        while self.takes_sends(core) {
             let Some(slot) = core.next_slot() else {
                 return;
             };
@@ -206,9 +209,8 @@ impl World<'_> {
             }
             SendSource::User(user) => {
                 let index = user.ring.peek()?;
-                let mut raw = [0u8; size_of::<uapi::SendWqe>()];
-                user.ring.ring().read(index, 0, &mut raw).ok()?;
-                let raw = uapi::SendWqe::read_from_bytes(&raw).ok()?;
+                let mut raw = uapi::SendWqe::new_zeroed();
+                user.ring.ring().read(index, 0, raw.as_mut_bytes()).ok()?;
                 let mut wqe = SendWqe::new(raw.wr_id, SendOp::Send, raw.dma.length);
                 wqe.signaled = self.qp.signal_all || raw.send_flags & send_flags::SIGNALED != 0;
                 wqe.solicited = raw.send_flags & send_flags::SOLICITED != 0;

@@ -267,15 +267,12 @@ impl Turn {
         outcome
     }
 
-    /// Tells the protocol what was not sent.
+    /// Tells the protocol what was not sent, if that stopped.
     ///
     /// # Context
     ///
     /// Under the QP's lock.
     pub(super) fn report(&self, core: &mut Core, outcome: &TxOutcome, now: Instant) {
-        if outcome.stopped.is_none() {
-            return;
-        }
         let mut left = outcome.sent.saturating_add(outcome.lost);
         let mut told = (false, false);
         for (run, built) in self.runs.iter().take(self.used).flatten() {

@@ -144,12 +144,30 @@ impl Effects {
         }
     }
 
+    /// Whether nothing is due.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        let handlers = self.notify_send | self.notify_recv;
+        let overflows = self.overflow_send | self.overflow_recv;
+        let receives = self.receives_low | self.receives_broken;
+        !(handlers | overflows | receives) && self.xrc.is_none() && self.events == 0
+    }
+
     /// Calls the handlers that are due.
     ///
     /// # Context
     ///
     /// Process or softirq context, no lock held.
+    #[inline]
     pub(super) fn deliver(self, qp: &QueuePair) {
+        if !self.is_empty() {
+            self.call(qp);
+        }
+    }
+
+    /// [`Self::deliver`], where something is due.
+    #[inline(never)]
+    fn call(self, qp: &QueuePair) {
         let send_cq = qp.send_cq.as_deref();
         let recv_cq = qp.recv_cq.as_deref();
         if let Some(cq) = send_cq.filter(|_| self.overflow_send) {
