@@ -291,6 +291,7 @@ impl QueuePair {
     ///
     /// Process context, sleeps until the timer and the work items are done.
     pub(crate) fn shut_down(&self) {
+        self.take_leave();
         self.state.lock().io.dead = true;
         self.timer.shutdown();
         self.work.shutdown();
@@ -388,6 +389,9 @@ impl QueuePair {
             Some(av) => Some(Lane::new(&self.port, av, self.qpn, Qpn::new(peer))?),
             None => None,
         };
+        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
+            self.take_leave();
+        }
         self.drive(BUDGET_INLINE, |core, world| {
             // What is replaced is freed by the caller, outside the lock.
             if let Some(reads) = &mut reads {
@@ -416,6 +420,11 @@ impl QueuePair {
         })
         .ok_or(EINVAL)?
         .map_err(errno)
+    }
+
+    /// Says what the peer is still to be told of messages that have arrived.
+    fn take_leave(&self) {
+        let _ = self.drive(BUDGET_INLINE, |core, _| core.release_ack());
     }
 
     /// The attributes as they were set.

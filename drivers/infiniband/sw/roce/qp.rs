@@ -244,6 +244,13 @@ where
         self.responder.owes_ack_alone() && !self.ack_hold.is_on()
     }
 
+    /// An ACK that waits for an answer of the program's waits no longer: to be called, and followed by
+    /// [`Self::poll_transmit`], before the QP goes where it sends nothing any more. Else the peer would
+    /// never hear that its message has arrived.
+    pub fn release_ack(&mut self) {
+        self.ack_hold.end();
+    }
+
     /// Sets the most payload of a datagram: the MTU of the port. Connected QPs have their own.
     pub fn set_port_mtu(&mut self, mtu: Mtu) {
         if self.kind.is_datagram() {

@@ -208,10 +208,14 @@ mod tests {
     }
 
     #[test]
-    fn a_qp_in_error_has_nothing_that_waits() {
+    fn whoever_leaves_says_it_first() {
         let mut node = Node::rc();
         let next = talk(&mut node, 0, ANSWERED);
         assert_eq!(comes(&mut node, next), vec![]);
+        node.qp.release_ack();
+        assert_eq!(node.ladder(), vec![(ACK, FIRST + next, 0)]);
+        assert_eq!(answer(&mut node, next), vec![(SEND, FIRST + next, 8)]);
+        assert_eq!(comes(&mut node, next + 1), vec![]);
         let attr = crate::testing::attributes();
         node.go(&attr, crate::qp::QpState::Err);
         assert_eq!(node.ladder(), vec![]);
