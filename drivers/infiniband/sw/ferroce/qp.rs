@@ -104,9 +104,6 @@ pub(crate) use sends::Payload;
 /// The protocol state with storage from this driver.
 pub(crate) type Core = Qp<KVVec<SendWqe>, KVVec<ReadSlot>>;
 
-/// The most send WQEs that are in flight at once; more wait in the ring.
-const MAX_IN_FLIGHT: u32 = 256;
-
 /// Packets that one call may send before it leaves the rest to the work item: enough for a window
 /// and short enough not to starve other softirq work.
 const BUDGET_INLINE: u32 = 256;
@@ -203,16 +200,8 @@ impl QueuePair {
     ///
     /// Process context, may sleep.
     pub(crate) fn new(parts: QpParts) -> Result<Arc<Self>> {
-        let in_flight = parts
-            .caps
-            .max_send_wr
-            .clamp(1, MAX_IN_FLIGHT)
-            .next_power_of_two();
-        let wqes = KVVec::from_elem(
-            SendWqe::new(0, roce::wqe::SendOp::Send, 0),
-            in_flight as usize,
-            GFP_KERNEL,
-        )?;
+        let in_flight = fetch::first_in_flight(&parts.caps);
+        let wqes = fetch::send_slots(in_flight, GFP_KERNEL)?;
         let kernel_sends = parts.sends.kernel();
         let list_entries = parts.sends.list_entries(&parts.caps);
         let mut core = Qp::new(parts.kind, parts.qpn, wqes, KVVec::new());

@@ -258,6 +258,19 @@ where
         }
     }
 
+    /// How many send WQEs there are slots for.
+    pub fn send_slots(&self) -> u32 {
+        self.requester.capacity()
+    }
+
+    /// Replaces the storage for send WQEs by larger storage, to which [`Self::new`] applies, and moves
+    /// what is posted. The slot of a WQE is its number since RESET modulo that of slots: where the driver keeps
+    /// something beside slots, it has to move that as well. Returns the old storage, or the new one
+    /// if that is not larger.
+    pub fn set_send_slots(&mut self, slots: S) -> S {
+        self.requester.set_slots(slots)
+    }
+
     /// Replaces the storage for READs of the peer, before `max_dest_rd_atomic` is set. Returns the
     /// old one, to be freed when no lock is held. Pending READs are forgotten: the peer asks again.
     pub fn set_read_slots(&mut self, reads: R) -> R {

@@ -72,6 +72,14 @@ use crate::{
 use core::ops::DerefMut;
 use window::Window;
 
+/// How many of these slots can be used: a power of two, or 0.
+fn usable(slots: &[SendWqe]) -> u32 {
+    u32::try_from(slots.len())
+        .unwrap_or(1 << 31)
+        .checked_ilog2()
+        .map_or(0, |log| 1u32.wrapping_shl(log))
+}
+
 /// Longest message, in bytes.
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
@@ -111,10 +119,7 @@ where
     S: DerefMut<Target = [SendWqe]>,
 {
     pub(crate) fn new(slots: S) -> Self {
-        let capacity = u32::try_from(slots.len())
-            .unwrap_or(1 << 31)
-            .checked_ilog2()
-            .map_or(0, |log| 1u32.wrapping_shl(log));
+        let capacity = usable(&slots);
         Self {
             slots,
             capacity,
@@ -132,6 +137,30 @@ where
             retry: retransmit::Retry::default(),
             window: Window::default(),
         }
+    }
+
+    /// Usable slots.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Moves to larger storage and returns the old one; returns the new one if it is not larger.
+    pub(crate) fn set_slots(&mut self, slots: S) -> S {
+        let capacity = usable(&slots);
+        if capacity <= self.capacity {
+            return slots;
+        }
+        let old = core::mem::replace(&mut self.slots, slots);
+        let before = core::mem::replace(&mut self.capacity, capacity);
+        let mut number = self.head;
+        while number != self.tail {
+            let from = usize::try_from(number & before.wrapping_sub(1)).unwrap_or(usize::MAX);
+            if let (Some(wqe), Some(to)) = (old.get(from), self.wqe_mut(number)) {
+                *to = *wqe;
+            }
+            number = number.wrapping_add(1);
+        }
+        old
     }
 
     /// Forgets all WQEs.

@@ -27,6 +27,7 @@ use crate::{
     }, //
 };
 use kernel::{
+    alloc::Flags,
     prelude::*,
     sync::Arc, //
 };
@@ -63,6 +64,28 @@ use zerocopy::{
 
 /// The longest message (IBTA 9.7.7: 2^31 bytes).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+
+/// The most send WQEs that are in flight at once; more wait in the ring.
+const MAX_IN_FLIGHT: u32 = 256;
+
+/// There is room for so many when a QP is made.
+const FIRST_IN_FLIGHT: u32 = 16;
+
+/// How many send WQEs of a QP are in flight at most.
+pub(super) fn most_in_flight(caps: &QpCaps) -> u32 {
+    caps.max_send_wr.clamp(1, MAX_IN_FLIGHT).next_power_of_two()
+}
+
+/// How many there is room for at first.
+pub(super) fn first_in_flight(caps: &QpCaps) -> u32 {
+    most_in_flight(caps).min(FIRST_IN_FLIGHT)
+}
+
+/// Room for so many send WQEs.
+pub(super) fn send_slots(count: u32, flags: Flags) -> Result<KVVec<SendWqe>> {
+    let none = SendWqe::new(0, SendOp::Send, 0);
+    Ok(KVVec::from_elem(none, count as usize, flags)?)
+}
 
 /// A send of a kernel user: the WQE, for a datagram its address, and where its payload is.
 pub(crate) type KernelSend = (SendWqe, Option<Arc<AddressHandle>>, Payload);
@@ -187,7 +210,10 @@ impl World<'_> {
     pub(super) fn fetch(&mut self, core: &mut Core) {
         while self.takes_sends(core) {
             let Some(slot) = core.next_slot() else {
-                return;
+                if self.grow(core).is_err() {
+                    return;
+                }
+                continue;
             };
             let Some(wqe) = self.fetch_into(slot) else {
                 return;
@@ -196,6 +222,23 @@ impl World<'_> {
                 return;
             }
         }
+    }
+
+    /// More room for sends in flight: most QPs never need all that they may have. Without memory
+    /// for it there are just less in flight.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if there is all the room that a QP may have, `ENOMEM`.
+    fn grow(&mut self, core: &mut Core) -> Result {
+        let count = core.send_slots();
+        if count >= most_in_flight(&self.qp.caps) {
+            return Err(ENOSPC);
+        }
+        let wqes = send_slots(count.saturating_mul(2), GFP_NOWAIT | __GFP_NOWARN)?;
+        self.io.slots = self.io.slots.doubled()?;
+        core.set_send_slots(wqes);
+        Ok(())
     }
 
     /// Takes the next posted send; its list goes to `slot`.

@@ -54,6 +54,20 @@ impl Slots {
         })
     }
 
+    /// Room for twice as many, with what these hold in both halves: a slot is the same one by its number modulo
+    /// either.
+    ///
+    /// # Context
+    ///
+    /// Any; does not sleep.
+    pub(crate) fn doubled(&self) -> Result<Self> {
+        Ok(Self {
+            slots: doubled(&self.slots)?,
+            sges: doubled(&self.sges)?,
+            max_sge: self.max_sge,
+        })
+    }
+
     /// Room for the list of `slot`.
     pub(crate) fn list_mut(&mut self, slot: u32) -> Option<&mut [Sge]> {
         let start = (slot as usize).checked_mul(self.max_sge)?;
@@ -107,4 +121,13 @@ impl Slots {
             *slot = Slot::default();
         }
     }
+}
+
+/// What `entries` has, twice; without sleeping.
+fn doubled<T: Clone>(entries: &[T]) -> Result<KVVec<T>> {
+    let flags = GFP_NOWAIT | __GFP_NOWARN;
+    let mut new = KVVec::with_capacity(entries.len().saturating_mul(2), flags)?;
+    new.extend_from_slice(entries, flags)?;
+    new.extend_from_slice(entries, flags)?;
+    Ok(new)
 }

@@ -156,6 +156,44 @@ fn runs_are_cut_by_the_callers_limit() {
 }
 
 #[test]
+fn more_slots_while_sends_are_in_flight() {
+    let room = |count| vec![SendWqe::new(0, SendOp::Send, 0); count];
+    let mut node = Node::rc();
+    let before = node.qp.send_slots();
+    // The numbers in flight are on both sides of a multiple of what there is room for.
+    for id in 0..40 {
+        node.post(id, SendOp::Send, 10);
+    }
+    assert_eq!(node.sent().len(), 40);
+    node.handle(ack(FIRST + 39));
+    for id in 40..40 + u64::from(before) {
+        node.post(id, SendOp::Send, 10);
+    }
+    let more = SendWqe::new(40 + u64::from(before), SendOp::Send, 10);
+    assert!(node.qp.post(more).is_err());
+    assert_eq!(node.sent().len(), before as usize);
+    // As much or less does not do.
+    assert_eq!(
+        node.qp.set_send_slots(room(before as usize)).len(),
+        before as usize
+    );
+    assert_eq!(node.qp.send_slots(), before);
+    let old = node.qp.set_send_slots(room(2 * before as usize));
+    assert_eq!(
+        (old.len() as u32, node.qp.send_slots()),
+        (before, 2 * before)
+    );
+    assert_eq!(node.qp.post(more), Ok((40 + before) % (2 * before)));
+    assert_eq!(node.sent().len(), 1);
+    // What was sent is sent again from where it lies now.
+    node.timeout();
+    assert_eq!(node.ladder().first(), Some(&(RcSendOnly, FIRST + 40, 10)));
+    node.handle(ack(FIRST + 40 + before));
+    let ids: Vec<_> = node.statuses().iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids, (0..=40 + u64::from(before)).collect::<Vec<_>>());
+}
+
+#[test]
 fn one_ack_completes_all_before_it() {
     let mut node = Node::rc();
     for id in 0..3 {
