@@ -6,7 +6,6 @@
 #include <linux/dma-buf.h>
 #include <linux/hmm.h>
 #include <linux/mmu_notifier.h>
-#include <linux/vmalloc.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>

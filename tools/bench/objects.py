@@ -24,11 +24,11 @@ def kib(path, *names):
 
 
 def kernel_memory():
-    """Bytes that are in use, but for caches of files and what this program has."""
+    """Bytes that are in use, but for caches of files and what this program has. Shared memory is no cache of a file."""
     with open("/proc/sys/vm/drop_caches", "w") as f:
         f.write("3")
     free = kib("/proc/meminfo", "MemFree", "Cached", "Buffers", "AnonPages")
-    return 1024 * (kib("/proc/meminfo", "MemTotal") - free)
+    return 1024 * (kib("/proc/meminfo", "MemTotal", "Shmem") - free)
 
 
 def connected(bed, count, depth):
@@ -129,8 +129,8 @@ def rdma_cm(bed, count):
 
 
 def floor(bed, rounds):
-    """ns per byte of two copies and two CRCs (floor/floor.c), with no driver at all."""
-    run(["insmod", "/out/floor/floor.ko", f"rounds={rounds}"])
+    """ns per byte of two copies and two CRCs (floor.c), with no driver at all."""
+    run(["insmod", "/build/tools/bench/floor.ko", f"rounds={rounds}"])
     try:
         with open("/sys/module/floor/parameters/ps_per_byte") as f:
             return int(f.read()) / 1000

@@ -195,9 +195,8 @@ pub(crate) unsafe extern "C" fn mmap_callback(
     // SAFETY: All entries of the context are `Entry`s by the safety requirement, and a reference to
     // this one is held until `rdma_user_mmap_entry_put`.
     let memory = unsafe { &(*entry.cast::<Entry>()).memory };
-    // SAFETY: `vma` is as `mm/vmalloc.c:remap_vmalloc_range` needs it; the memory is from
-    // `vmalloc_user()` by its type invariant. It checks the length.
-    let ret = unsafe { bindings::remap_vmalloc_range(vma, memory.as_ptr().cast(), 0) };
+    // SAFETY: `vma` is being set up, by the safety requirement.
+    let ret = unsafe { memory.map(vma) };
     // SAFETY: This gives back the reference of `rdma_user_mmap_entry_get_pgoff`.
     unsafe { bindings::rdma_user_mmap_entry_put(entry) };
     ret

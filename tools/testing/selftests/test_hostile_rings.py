@@ -3,14 +3,19 @@
 """Programs that write what they like into the rings that they share with the kernel."""
 
 import contextlib
+import ctypes
+import mmap
+import os
 import sys
 
 import pytest
+from pyverbs.pyverbs_error import PyverbsError
 
 import scribbler
 from kmsg import nothing_logged
-from testbed import Testbed
-from verbs import OK, pair
+from rings import Ring, mappings
+from testbed import Testbed, wait_until
+from verbs import OK, Endpoint, pair
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +40,41 @@ def test_rings_written_at_random(bed, seed):
             a.send(0, 8)
             assert a.done() == OK and b.done() == OK
         assert rounds >= 3, job.result()
+
+
+def with_send_ring(dev, depth):
+    """An endpoint, its send ring and where that lies; only its elements have 256 bytes."""
+    before = mappings()
+    end = Endpoint(dev, depth=depth)
+    found = [(Ring((ctypes.c_char * (e - s)).from_address(s)), s, e - s) for s, e in mappings() - before]
+    (ring, start, length), = (f for f in found if f[0].shift == 8)
+    return end, ring, start, length
+
+
+def test_pages_of_a_ring_that_are_not_there(bed):
+    """Sends in pages that nobody has written to are sends of nothing; pages that the program takes away harm it alone."""
+    with nothing_logged(), Endpoint(bed.h2.dev) as b:
+        a, ring, start, length = with_send_ring(bed.h1.dev, 60)
+        assert length == 5 * mmap.PAGESIZE
+        with a:
+            a.connect(b)
+            b.connect(a)
+            # An element of zeros is an RDMA WRITE of no bytes that does not report.
+            ring.producer = 50
+            b.recv(0, 64)
+            a.send(0, 8)
+            assert a.done() == OK and b.done() == OK
+            wait_until(lambda: ring.consumer == 51, 10, lambda: f"{ring.consumer} of 51 were taken")
+            libc = ctypes.CDLL(None, use_errno=True)
+            MADV_REMOVE = 9
+            rest = ctypes.c_void_p(start + mmap.PAGESIZE), ctypes.c_size_t(length - mmap.PAGESIZE)
+            for _ in range(4):
+                assert libc.madvise(*rest, MADV_REMOVE) == 0, os.strerror(ctypes.get_errno())
+                for _ in range(20):
+                    with contextlib.suppress(PyverbsError):
+                        a.send(0, 8)
+                    a.cq.poll(16)
+        with pair(bed.h1.dev, bed.h2.dev) as (c, d):
+            d.recv(0, 64)
+            c.send(0, 8)
+            assert c.done() == OK and d.done() == OK

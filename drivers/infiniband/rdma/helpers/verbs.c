@@ -7,7 +7,9 @@
 #include <linux/module.h>
 #include <linux/mmu_notifier.h>
 #include <linux/netdevice.h>
+#include <linux/pagemap.h>
 #include <linux/scatterlist.h>
+#include <linux/shmem_fs.h>
 #include <linux/uaccess.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_umem.h>
@@ -171,6 +173,62 @@ bool rust_helper_virt_addr_valid(unsigned long addr)
  * Out of line, so that the compiler of the Rust side cannot look through it: for memory that others change. Long pieces as
  * the kernel copies from and to programs: with string instructions, where memcpy() has them on the newest processors only.
  */
+struct file *rust_helper_rdma_shmem_file(loff_t size)
+{
+	struct file *file = shmem_file_setup("uverbs", size, mk_vma_flags(VMA_NORESERVE_BIT));
+
+	if (!IS_ERR(file)) {
+		/* In the direct map, where it stays, and never swapped out. */
+		mapping_set_gfp_mask(file->f_mapping, GFP_KERNEL);
+		mapping_set_unevictable(file->f_mapping);
+	}
+	return file;
+}
+
+/* The address of a page, with a reference; makes it, and may sleep. NULL without memory. */
+void *rust_helper_rdma_shmem_new_page(struct file *file, pgoff_t index)
+{
+	struct page *page = shmem_read_mapping_page(file->f_mapping, index);
+
+	if (IS_ERR(page))
+		return NULL;
+	set_page_dirty(page);
+	return page_address(page);
+}
+
+/* The address of a page, with a reference; NULL if it is not there, or not zeroed yet. Any context. */
+void *rust_helper_rdma_shmem_page(struct file *file, pgoff_t index)
+{
+	struct page *page = find_get_page(file->f_mapping, index);
+
+	if (!page)
+		return NULL;
+	if (!PageUptodate(page)) {
+		put_page(page);
+		return NULL;
+	}
+	return page_address(page);
+}
+
+void rust_helper_rdma_put_direct_page(void *address)
+{
+	put_page(virt_to_page(address));
+}
+
+int rust_helper_rdma_shmem_mmap(struct vm_area_struct *vma, struct file *file, size_t len)
+{
+	int ret;
+
+	if (vma->vm_end - vma->vm_start > len)
+		return -EINVAL;
+	vma->vm_pgoff = 0;
+	vm_flags_set(vma, VM_DONTEXPAND | VM_DONTDUMP);
+	ret = vfs_mmap(file, vma);
+	if (!ret)
+		vma_set_file(vma, file);
+	return ret;
+}
+
 void rust_helper_copy_opaque(void *dst, const void *src, size_t len)
 {
 #if defined(CONFIG_X86_64) && !defined(CONFIG_UML) && !defined(CONFIG_KASAN) && !defined(CONFIG_KMSAN) && !defined(CONFIG_KCSAN)

@@ -59,6 +59,15 @@ impl Area {
     }
 }
 
+/// Who puts elements in a ring.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(crate) enum Filler {
+    /// User space, where it likes: memory comes when it is touched.
+    User,
+    /// The kernel, which must not lack memory then: it is there from the beginning.
+    Kernel,
+}
+
 /// A ring that user space can map.
 pub(crate) struct Ring {
     area: Area,
@@ -80,6 +89,7 @@ impl Ring {
         ucontext: &Ucontext<crate::device::Ferroce>,
         entries: u32,
         elem_size: u32,
+        filler: Filler,
     ) -> Result<Self> {
         // One slot stays empty to tell full from empty.
         let slots = entries
@@ -95,7 +105,11 @@ impl Ring {
             .and_then(|n| n.checked_add(queue_buf::DATA as u64))
             .filter(|n| *n <= u64::from(u32::MAX >> 1))
             .ok_or(EINVAL)?;
-        let memory = SharedMemory::new(size as usize)?;
+        let ready = match filler {
+            Filler::User => queue_buf::DATA,
+            Filler::Kernel => size as usize,
+        };
+        let memory = SharedMemory::new(size as usize, ready)?;
         let shift = elem.trailing_zeros();
         let mask = slots.wrapping_sub(1);
         memory.store_release(queue_buf::LOG2_ELEM_SIZE, shift);

@@ -9,6 +9,7 @@ use crate::{
     },
     port::Port,
     queue::{
+        Filler,
         Producer,
         Ring, //
     }, //
@@ -45,7 +46,7 @@ pub(super) fn resize(
     udata: &Udata,
 ) -> Result<u32> {
     check_cqe(cqe)?;
-    let ring = Ring::new(ucontext, cqe, WC_BYTES)?;
+    let ring = Ring::new(ucontext, cqe, WC_BYTES, Filler::Kernel)?;
     udata.write(&ring.mmap_info())?;
     let cqe = ring.capacity();
     queue.resize(ring)?;
@@ -78,7 +79,7 @@ pub(super) fn create(
     let number = port.cq_numbers.take(NUMBERS)?;
     let (queue, cqe) = match (ucontext, udata) {
         (Some(ucontext), Some(udata)) => {
-            let ring = Ring::new(ucontext, attr.cqe, WC_BYTES)?;
+            let ring = Ring::new(ucontext, attr.cqe, WC_BYTES, Filler::Kernel)?;
             udata.write(&ring.mmap_info())?;
             let cqe = ring.capacity();
             (

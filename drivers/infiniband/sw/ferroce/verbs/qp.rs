@@ -20,6 +20,7 @@ use crate::{
     },
     queue::{
         Consumer,
+        Filler,
         Ring, //
     },
     receives::{
@@ -233,7 +234,12 @@ fn user_queues(
         .max(1)
         .wrapping_mul(size_of::<Sge>() as u32);
     let data = list.max(caps.max_inline_data);
-    let send_ring = Ring::new(ucontext, caps.max_send_wr.max(1), head.wrapping_add(data))?;
+    let send_ring = Ring::new(
+        ucontext,
+        caps.max_send_wr.max(1),
+        head.wrapping_add(data),
+        Filler::User,
+    )?;
     // Whatever the rounding up of the slots gives, the user may have.
     let mut caps = QpCaps {
         max_send_wr: send_ring.capacity(),
@@ -250,7 +256,7 @@ fn user_queues(
     let receives = match shared {
         Some(queue) => queue,
         None => {
-            let ring = receive_ring(ucontext, caps.max_recv_wr, caps.max_recv_sge)?;
+            let ring = receive_ring(ucontext, caps.max_recv_wr, caps.max_recv_sge, Filler::User)?;
             caps.max_recv_wr = ring.capacity();
             response.rq = ring.mmap_info();
             let source = Source::User(Consumer::new(ring));
@@ -271,10 +277,11 @@ pub(super) fn receive_ring(
     ucontext: &Ucontext<Ferroce>,
     max_wr: u32,
     max_sge: u32,
+    filler: Filler,
 ) -> Result<Ring> {
     let list = max_sge.max(1).wrapping_mul(size_of::<Sge>() as u32);
     let bytes = (size_of::<uapi::RecvWqe>() as u32).wrapping_add(list);
-    Ring::new(ucontext, max_wr.max(1), bytes)
+    Ring::new(ucontext, max_wr.max(1), bytes, filler)
 }
 
 /// Queues that a kernel user posts to; receives may come from one that there is already.

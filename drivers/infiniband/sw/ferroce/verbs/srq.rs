@@ -8,7 +8,10 @@ use crate::{
     },
     port::Port,
     posted::Requests,
-    queue::Consumer,
+    queue::{
+        Consumer,
+        Filler, //
+    },
     receives::{
         ReceiveQueue,
         Source, //
@@ -87,7 +90,7 @@ pub(super) fn create(
     let number = port.srq_numbers.take(1..1 << 24)?;
     let source = match (ucontext, udata) {
         (Some(ucontext), Some(udata)) => {
-            let ring = receive_ring(ucontext, attr.max_wr, max_sge)?;
+            let ring = receive_ring(ucontext, attr.max_wr, max_sge, Filler::User)?;
             udata.write(&CreateSrqResponse {
                 ring: ring.mmap_info(),
                 srq_num: number.get(),
@@ -154,7 +157,8 @@ pub(super) fn modify(
         return Err(EOPNOTSUPP);
     };
     let command: ModifySrqCommand = udata.read()?;
-    let ring = receive_ring(ucontext, max_wr, queue.max_sge())?;
+    // What is in the old one is moved to it.
+    let ring = receive_ring(ucontext, max_wr, queue.max_sge(), Filler::Kernel)?;
     let info = ring.mmap_info();
     let address = usize::try_from(command.mmap_info_addr).map_err(|_| EFAULT)?;
     UserSlice::new(UserPtr::from_addr(address), size_of_val(&info))
