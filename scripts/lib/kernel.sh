@@ -10,7 +10,7 @@ fragment=$top/scripts/config/debug.fragment
 # much longer than on the stock kernel things take). Needs require_root; fails when there is no such kernel yet.
 use_kernel() {
 	build=$cache/build/$(checkout_key)-$kver
-	compiler=(CC=gcc-14)
+	compiler=(CC=gcc-14 FERROCE_BENCH=1)
 	release=$kver
 	modules=/usr/lib/modules/$release
 	slow=1
