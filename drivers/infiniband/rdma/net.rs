@@ -35,7 +35,10 @@ pub use self::{
         Flow,
         FlowKey, //
     },
-    ip_header::IpHeader,
+    ip_header::{
+        IpHeader,
+        OwnedIpHeader, //
+    },
     multicast::MulticastAddr,
     netdev::{
         Name,

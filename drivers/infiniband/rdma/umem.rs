@@ -7,6 +7,7 @@
 
 mod dma_buf;
 mod odp;
+mod shared;
 
 pub use self::{
     dma_buf::DmaBuf,
@@ -14,6 +15,7 @@ pub use self::{
         Fault,
         OdpUmem, //
     },
+    shared::SharedBytes,
 };
 
 use crate::{
@@ -180,7 +182,7 @@ impl Umem {
             // SAFETY: By the type invariant the page is pinned.
             let addr = unsafe { bindings::kmap_local_page(page.as_ptr()) };
             copy(addr.cast::<u8>().wrapping_add(within), piece);
-            // SAFETY: `addr` is the innermost mapping: `copy` makes none.
+            // SAFETY: `addr` is the innermost mapping: `copy` leaves none behind.
             unsafe { bindings::kunmap_local(addr) };
             at = at.wrapping_add(piece);
             left = left.wrapping_sub(piece);
@@ -220,7 +222,7 @@ impl Umem {
     /// `EINVAL` if they do not all fit inside, then nothing was copied; `EPERM` if the memory was not
     /// pinned for writing.
     #[inline]
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result {
+    pub fn write(&self, offset: u64, bytes: SharedBytes<'_>) -> Result {
         if !self.is_writable() {
             return Err(EPERM);
         }
@@ -230,6 +232,33 @@ impl Umem {
             unsafe { bindings::copy_opaque(dst.cast(), src.cast(), len) };
             src = src.wrapping_add(len);
         })
+    }
+
+    /// Calls `f` with the `len` bytes at `offset` from the start of the memory, piece by piece, up to its
+    /// first error.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if they are not all inside; inside of that, those of `f`.
+    #[inline]
+    pub fn pieces<E>(
+        &self,
+        offset: u64,
+        len: usize,
+        mut f: impl FnMut(SharedBytes<'_>) -> Result<(), E>,
+    ) -> Result<Result<(), E>> {
+        let mut result = Ok(());
+        self.for_each_piece(offset, len, |start, len| {
+            if result.is_ok() {
+                // SAFETY: The piece is mapped until this closure returns.
+                result = f(unsafe { SharedBytes::new(start, len) });
+            }
+        })?;
+        Ok(result)
     }
 }
 
@@ -340,10 +369,10 @@ impl KernelMemory {
     ///
     /// `EINVAL` if `addr` cannot be a DMA address.
     #[inline]
-    pub fn write(self, addr: u64, bytes: &[u8]) -> Result {
+    pub fn write(self, addr: u64, bytes: SharedBytes<'_>) -> Result {
         let dst = Self::check(addr, bytes.len())? as *mut u8;
         // SAFETY: `dst` is mapped by the check above, and writable by the promise that comes with
-        // `Self::new`; `bytes` is a Rust buffer of this size.
+        // `Self::new`; `bytes` are mapped and of this size.
         unsafe { bindings::copy_opaque(dst.cast(), bytes.as_ptr().cast(), bytes.len()) };
         Ok(())
     }
@@ -495,7 +524,7 @@ mod tests {
         for (number, (offset, len)) in pieces.into_iter().enumerate() {
             let piece = &mut want[SKIP + offset..SKIP + offset + len];
             piece.fill(0xa0 + number as u8);
-            umem.write(offset as u64, piece)?;
+            umem.write(offset as u64, (&*piece).into())?;
         }
         let mut seen = KVVec::from_elem(0, want.len(), GFP_KERNEL)?;
         peek(addr, &mut seen)?;
@@ -511,7 +540,7 @@ mod tests {
         let mut bytes = [7; 8];
         for offset in [93, 100, 101, u64::MAX - 3, u64::MAX] {
             assert!(umem.read(offset, &mut bytes) == Err(EINVAL));
-            assert!(umem.write(offset, &bytes) == Err(EINVAL));
+            assert!(umem.write(offset, bytes.as_slice().into()) == Err(EINVAL));
         }
         assert_eq!(bytes, [7; 8]);
         umem.read(92, &mut bytes)
@@ -524,7 +553,7 @@ mod tests {
         assert!(device.pin(addr, 10, access::LOCAL_WRITE).err() == Some(EFAULT));
         let umem = device.pin(addr, 10, 0)?;
         assert!(!umem.is_writable());
-        assert!(umem.write(0, &[1]) == Err(EPERM));
+        assert!(umem.write(0, [1].as_slice().into()) == Err(EPERM));
         umem.read(0, &mut [1])
     }
 

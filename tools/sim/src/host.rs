@@ -374,6 +374,7 @@ impl Host {
             assert_eq!(packet.payload_len, tx.payload_len);
             assert_eq!(packet.bth.psn, tx.psn);
             assert_eq!(packet.bth.psn, run.psn.add(index));
+            assert_eq!(run.as_received(index), Some(packet));
             let fate = link.send(now, &packet, frame);
             ladder.push(now, self.end, What::Sent(packet, fate));
         }

@@ -185,9 +185,12 @@ def test_nvme_with_loss(link):
     with target(), connected("--nr-io-queues=2", "-Q", 16):
         before = counters(DEV)["completer_retry_err"]
         run(["tc", "qdisc", "replace", "dev", "lo", "root", "netem", "loss", "3%"])
+        direct = f"/sys/class/infiniband/{DEV}/direct"
+        write(direct, "0")
         try:
             verify("--rw=randrw", "--bsrange=4k-256k", "--size=6m", "--iodepth=4")
         finally:
+            write(direct, "1")
             run(["tc", "qdisc", "delete", "dev", "lo", "root"])
         assert counters(DEV)["completer_retry_err"] > before, "nothing was lost"
 

@@ -277,10 +277,13 @@ class Host:
         text = self.run("cat", "/proc/net/udp", "/proc/net/udp6").out
         return len(re.findall(rf"^\s*\d+: [0-9A-F]+:{port:04X} ", text, re.M))
 
-    def set_icrc(self, on):
-        """The switch of ferroce, as text."""
-        with open(f"/sys/class/infiniband/{self.dev}/icrc", "w", encoding="ascii") as f:
+    def set_switch(self, name, on):
+        """A switch of ferroce, as text."""
+        with open(f"/sys/class/infiniband/{self.dev}/{name}", "w", encoding="ascii") as f:
             f.write(on)
+
+    def set_icrc(self, on):
+        self.set_switch("icrc", on)
 
     def buffers_sent(self):
         """Buffers that went out of this end of the wire; each may be of several packets."""

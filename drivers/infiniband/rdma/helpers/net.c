@@ -480,6 +480,19 @@ struct net_device *rust_helper_dst_dev_rcu(const struct dst_entry *dst)
 	return dst_dev_rcu(dst);
 }
 
+/* For a route to an address of this host: the device that has it. What inet_iif() and IP6CB()->iif say on reception. */
+int rust_helper_dst_owner_ifindex(const struct dst_entry *dst, bool v4)
+{
+#if IS_ENABLED(CONFIG_IPV6)
+	if (!v4) {
+		const struct inet6_dev *idev = dst_rt6_info(dst)->rt6i_idev;
+
+		return idev ? idev->dev->ifindex : 0;
+	}
+#endif
+	return v4 ? dst_rtable(dst)->rt_iif : 0;
+}
+
 unsigned int rust_helper_dst_header_len(const struct dst_entry *dst)
 {
 	return dst->header_len;

@@ -165,6 +165,8 @@ pub struct Flow {
     priority: u32,
     /// The route leads to the loopback device.
     loopback: bool,
+    /// Then: the device of this host that has the destination address, if it is known.
+    owner: Option<u32>,
 }
 
 impl Flow {
@@ -192,6 +194,7 @@ impl Flow {
             cookie: 0,
             headroom: 0,
             loopback: false,
+            owner: None,
             priority: u32::from(priority),
         })
     }
@@ -205,6 +208,32 @@ impl Flow {
     #[inline]
     pub fn on_loopback(&self) -> bool {
         self.loopback
+    }
+
+    /// Whether the destination is an address of the device `ifindex` of this host, to which packets go
+    /// through loopback, as far as the route that was looked up last says; that is looked up again if it
+    /// has become stale.
+    ///
+    /// # Context
+    ///
+    /// Any but hardirq.
+    #[inline]
+    pub fn leads_to(&mut self, ifindex: u32) -> bool {
+        if self.owner != Some(ifindex) {
+            return false;
+        }
+        let guard = rcu::Guard::new();
+        self.route(&guard).is_ok() && self.owner == Some(ifindex)
+    }
+
+    /// Looks the route up now, if there is none yet.
+    ///
+    /// # Context
+    ///
+    /// Any but hardirq.
+    pub fn look_ahead(&mut self) {
+        // Without a route, each packet looks for one.
+        let _ = self.route(&rcu::Guard::new());
     }
 
     /// The largest UDP payload that the route takes at the moment, in bytes.
@@ -345,6 +374,7 @@ impl Flow {
         self.cookie = dst.cookie(self.key.v4);
         self.headroom = dst.headroom();
         self.loopback = dst.is_loopback();
+        self.owner = dst.owner_ifindex(self.key.v4);
         Ok(dst)
     }
 }

@@ -63,3 +63,40 @@ impl<'a> IpHeader<'a> {
         }
     }
 }
+
+/// The fixed part of an IP header, owned.
+#[derive(Clone, Copy)]
+pub struct OwnedIpHeader {
+    bytes: [u8; IPV6_LEN],
+    v4: bool,
+}
+
+impl OwnedIpHeader {
+    /// The header, borrowed.
+    #[inline]
+    pub fn get(&self) -> IpHeader<'_> {
+        match self.bytes.first_chunk() {
+            Some(bytes) if self.v4 => IpHeader::V4(bytes),
+            _ => IpHeader::V6(&self.bytes),
+        }
+    }
+}
+
+impl From<IpHeader<'_>> for OwnedIpHeader {
+    #[inline]
+    fn from(header: IpHeader<'_>) -> Self {
+        let mut bytes = [0; IPV6_LEN];
+        match header {
+            IpHeader::V4(v4) => {
+                if let Some(to) = bytes.first_chunk_mut() {
+                    *to = *v4;
+                }
+            }
+            IpHeader::V6(v6) => bytes = *v6,
+        }
+        Self {
+            bytes,
+            v4: header.is_v4(),
+        }
+    }
+}

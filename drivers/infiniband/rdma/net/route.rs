@@ -273,6 +273,18 @@ impl<'g> Dst<'g> {
         unsafe { NetDevice::from_raw(dev.cast()) }.is_loopback()
     }
 
+    /// The device of this host that has the destination address, if it leads to the loopback device:
+    /// the one that reception finds for its packets.
+    pub(super) fn owner_ifindex(&self, v4: bool) -> Option<u32> {
+        if !self.is_loopback() {
+            return None;
+        }
+        // SAFETY: By the type invariant it is valid, and the RCU read side lock is held. It is of the
+        // protocol that `v4` says.
+        let index = unsafe { bindings::dst_owner_ifindex(self.as_raw(), v4) };
+        u32::try_from(index).ok().filter(|index| *index != 0)
+    }
+
     /// How large the trains may be that it takes.
     ///
     /// Only devices without hardware of their own are given trains: they pass them on as they are, or

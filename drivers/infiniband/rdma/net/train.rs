@@ -199,6 +199,13 @@ impl Segments {
         unsafe { slice::from_raw_parts_mut(self.data.as_ptr(), self.len as usize) }
     }
 
+    /// The bytes, as [`Self::bytes_mut`] gives them.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: As in `bytes_mut`.
+        unsafe { slice::from_raw_parts(self.data.as_ptr(), self.len as usize) }
+    }
+
     /// Gives up all but the first `len` bytes.
     #[inline]
     pub fn truncate(&mut self, len: u32) {

@@ -8,7 +8,10 @@
 //! A device in software has no DMA: it looks at the buffer through a mapping in the kernel's address
 //! space, which the exporter keeps valid, and the buffer in place, until it is undone.
 
-use crate::bindings;
+use crate::{
+    bindings,
+    umem::SharedBytes, //
+};
 use core::ptr::NonNull;
 use kernel::{
     error::{
@@ -146,7 +149,7 @@ impl DmaBuf {
     /// # Errors
     ///
     /// `EINVAL` if they do not all fit inside, `EPERM` if it is not for writing.
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result {
+    pub fn write(&self, offset: u64, bytes: SharedBytes<'_>) -> Result {
         if !self.writable {
             return Err(EPERM);
         }

@@ -25,11 +25,13 @@
 //! dirty: by the notifier, and by the end of a leaf.
 
 use crate::{
-    bindings, new_spinlock_bh,
+    bindings,
+    new_spinlock_bh,
     sync::{
         RcuMap,
         SpinLockBh, //
     },
+    umem::SharedBytes, //
 };
 use core::mem::offset_of;
 use kernel::{
@@ -391,7 +393,7 @@ impl OdpUmem {
     /// # Errors
     ///
     /// As [`Self::read`], and `EPERM` if the memory is not for writing.
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result {
+    pub fn write(&self, offset: u64, bytes: SharedBytes<'_>) -> Result {
         let mut src = bytes.as_ptr();
         self.for_each_piece(offset, bytes.len(), true, |dst, len| {
             // SAFETY: `dst` is mapped for `len` bytes; the pieces add up to the length of `bytes`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Attributes of devices in sysfs: `parent`, the name of the network interface, and the driver's switch.
+//! Attributes of devices in sysfs: `parent`, the name of the network interface, and the driver's switches.
 //!
 //! C header: [`include/linux/device.h`](srctree/include/linux/device.h) (`struct device_attribute`).
 //! In the tree this file would be `rust/kernel/rdma/attributes.rs`.
@@ -46,25 +46,15 @@ impl<D: Driver> VTable<D> {
         ..pin_init::zeroed()
     };
 
-    #[allow(clippy::needless_update, reason = "with lockdep there are more fields")]
-    const SWITCH: &'static bindings::device_attribute = &bindings::device_attribute {
-        attr: bindings::attribute {
-            name: D::SWITCH.name.to_bytes_with_nul().as_ptr(),
-            mode: 0o644,
-            ..pin_init::zeroed()
-        },
-        __bindgen_anon_1: bindings::device_attribute__bindgen_ty_1 {
-            show: Some(Self::show_switch),
-        },
-        __bindgen_anon_2: bindings::device_attribute__bindgen_ty_2 {
-            store: Some(Self::store_switch),
-        },
-    };
-
-    const ATTRS: &'static [*mut bindings::attribute; 3] = &[
+    const ATTRS: &'static [*mut bindings::attribute; 4] = &[
         // C does not write to attributes.
         core::ptr::from_ref(Self::PARENT).cast_mut().cast(),
-        core::ptr::from_ref(Self::SWITCH).cast_mut().cast(),
+        core::ptr::from_ref(SwitchAttribute::<D, 0>::ATTRIBUTE)
+            .cast_mut()
+            .cast(),
+        core::ptr::from_ref(SwitchAttribute::<D, 1>::ATTRIBUTE)
+            .cast_mut()
+            .cast(),
         core::ptr::null_mut(),
     ];
 
@@ -105,19 +95,55 @@ impl<D: Driver> VTable<D> {
         len as isize
     }
 
+    /// The device that `dev` belongs to.
+    ///
+    /// # Safety
+    ///
+    /// `dev` must belong to a registered device of this driver, and stay so as long as the result is
+    /// used.
+    unsafe fn device<'a>(dev: *mut bindings::device) -> &'a Device<D> {
+        // SAFETY: `dev` belongs to a device of the RDMA core by the safety requirement.
+        let ib = unsafe { bindings::rdma_device_to_ibdev(dev) };
+        // SAFETY: It is one of this driver. Attributes go when it is unregistered, before the driver's
+        // part does.
+        unsafe { Device::from_raw(ib) }
+    }
+}
+
+/// The attribute of switch `N` of driver `D`.
+struct SwitchAttribute<D: Driver, const N: usize>(PhantomData<D>);
+
+impl<D: Driver, const N: usize> SwitchAttribute<D, N> {
+    const SWITCH: &'static Switch<D> = &D::SWITCHES[N];
+
+    #[allow(clippy::needless_update, reason = "with lockdep there are more fields")]
+    const ATTRIBUTE: &'static bindings::device_attribute = &bindings::device_attribute {
+        attr: bindings::attribute {
+            name: Self::SWITCH.name.to_bytes_with_nul().as_ptr(),
+            mode: 0o644,
+            ..pin_init::zeroed()
+        },
+        __bindgen_anon_1: bindings::device_attribute__bindgen_ty_1 {
+            show: Some(Self::show_switch),
+        },
+        __bindgen_anon_2: bindings::device_attribute__bindgen_ty_2 {
+            store: Some(Self::store_switch),
+        },
+    };
+
     /// Shows the switch.
     ///
     /// # Safety
     ///
-    /// As [`Self::show_parent`].
+    /// As [`VTable::show_parent`].
     unsafe extern "C" fn show_switch(
         dev: *mut bindings::device,
         _attr: *mut bindings::device_attribute,
         buf: *mut kernel::ffi::c_char,
     ) -> isize {
         // SAFETY: By the safety requirement.
-        let device = unsafe { Self::device(dev) };
-        let value = c_int::from((D::SWITCH.get)(device));
+        let device = unsafe { VTable::<D>::device(dev) };
+        let value = c_int::from((Self::SWITCH.get)(device));
         // SAFETY: `buf` is a page.
         let len = unsafe { bindings::sysfs_emit(buf, c"%d\n".to_bytes_with_nul().as_ptr(), value) };
         // CAST: At most a page.
@@ -143,23 +169,9 @@ impl<D: Driver> VTable<D> {
             return parsed as isize;
         }
         // SAFETY: By the safety requirement.
-        let device = unsafe { Self::device(dev) };
-        (D::SWITCH.set)(device, on);
+        let device = unsafe { VTable::<D>::device(dev) };
+        (Self::SWITCH.set)(device, on);
         // CAST: At most a page.
         count as isize
-    }
-
-    /// The device that `dev` belongs to.
-    ///
-    /// # Safety
-    ///
-    /// `dev` must belong to a registered device of this driver, and stay so as long as the result is
-    /// used.
-    unsafe fn device<'a>(dev: *mut bindings::device) -> &'a Device<D> {
-        // SAFETY: `dev` belongs to a device of the RDMA core by the safety requirement.
-        let ib = unsafe { bindings::rdma_device_to_ibdev(dev) };
-        // SAFETY: It is one of this driver. Attributes go when it is unregistered, before the driver's
-        // part does.
-        unsafe { Device::from_raw(ib) }
     }
 }

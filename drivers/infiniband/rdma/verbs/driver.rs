@@ -78,8 +78,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     const PORT_CORE_CAPS: u32;
     /// Names of the counters of the port, in the order of [`Self::read_counters`].
     const COUNTERS: &'static [&'static CStr];
-    /// A switch of its own.
-    const SWITCH: super::Switch<Self>;
+    /// Switches of its own.
+    const SWITCHES: [super::Switch<Self>; 2];
 
     /// The driver's part of a device.
     type Device: Send + Sync;

@@ -103,6 +103,8 @@ pub(crate) struct Port {
     mtu: Atomic<u32>,
     /// Packets carry an ICRC, and only those with the right one are taken.
     icrc: Atomic<bool>,
+    /// Packets from one QP to another of this port are not built: see [`crate::qp`].
+    direct: Atomic<bool>,
     /// What the managers on this host say that the port can do (`PortInfo:CapabilityMask`).
     capabilities: Atomic<u32>,
     listeners: Arc<Listeners>,
@@ -155,6 +157,7 @@ impl Port {
                 serial: Atomic::new(0),
                 mtu: Atomic::new(roce_mtu(netdev.mtu()).code()),
                 icrc: Atomic::new(true),
+                direct: Atomic::new(true),
                 capabilities: Atomic::new(0),
                 listeners,
                 netdev <- rdma::new_spinlock_irqsave!(Some(netdev.into()), "ferroce_netdev"),
@@ -210,6 +213,21 @@ impl Port {
     /// Switches the ICRC on or off.
     pub(crate) fn use_icrc(&self, on: bool) {
         self.icrc.store(on, Relaxed);
+    }
+
+    /// Whether QPs of this port reach each other without packets.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct.load(Relaxed)
+    }
+
+    /// Switches that on or off.
+    pub(crate) fn set_direct(&self, on: bool) {
+        self.direct.store(on, Relaxed);
+    }
+
+    /// Whether `flow` leads to this port itself.
+    pub(crate) fn is_reached_by(&self, flow: &mut Flow) -> bool {
+        flow.leads_to(self.ifindex)
     }
 
     /// What the port can do, as its managers say.

@@ -14,6 +14,7 @@
 //! down, which waits for them. Packets in flight hold nothing of ours.
 
 mod company;
+mod direct;
 mod drive;
 mod fault;
 mod fetch;
@@ -150,6 +151,8 @@ struct Io {
     receives: Receiver,
     av: Option<AddressVector>,
     lanes: Lanes,
+    /// Until then packets to a QP of this device are built.
+    detour: Option<Instant>,
     heard_flow: LastFlow,
     company: Company,
     /// Access flags as they were set, those that mean nothing on the wire included.
@@ -216,6 +219,7 @@ impl QueuePair {
                 receives: Receiver::new(parts.receives.clone())?,
                 av: None,
                 lanes: Lanes::new(parts.kind.is_datagram())?,
+                detour: None,
                 heard_flow: LastFlow::default(),
                 company: Company::default(),
                 access_flags: 0,
@@ -339,7 +343,11 @@ impl QueuePair {
             let inbound = Inbound::new(packet, bytes, bytes.len(), packet.first_id(), parsed);
             let (_, world) = steps.next(None);
             let welcome = world.takes_from(&inbound.ip);
-            steps.io.faults.is_stalled() || self.handle(steps, &inbound, now(), parsed, welcome)
+            if steps.io.faults.is_stalled() {
+                return true;
+            }
+            let fault = self.handle(steps, &inbound, now(), parsed, welcome);
+            fault.is_some_and(|fault| steps.io.faults.stall(fault))
         });
         if waits == Some(true) {
             match packet.first() {

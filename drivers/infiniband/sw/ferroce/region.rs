@@ -38,6 +38,7 @@ use rdma::{
         Fault,
         KernelMemory,
         OdpUmem,
+        SharedBytes,
         Umem, //
     }, //
 };
@@ -91,13 +92,13 @@ impl Backing {
     }
 
     /// Copies in, from `offset` on; it is what [`access`] found.
-    pub(crate) fn write(&self, offset: u64, buf: &[u8]) -> Result<(), MemoryError> {
+    pub(crate) fn write(&self, offset: u64, bytes: SharedBytes<'_>) -> Result<(), MemoryError> {
         match self {
-            Self::User(umem) => umem.write(offset, buf),
-            Self::OnDemand(umem) => umem.write(offset, buf),
-            Self::DmaBuf(buffer) => buffer.write(offset, buf),
-            Self::Kernel(memory) => memory.write(offset, buf),
-            Self::Pages(pages) => pages.write(offset, buf),
+            Self::User(umem) => umem.write(offset, bytes),
+            Self::OnDemand(umem) => umem.write(offset, bytes),
+            Self::DmaBuf(buffer) => buffer.write(offset, bytes),
+            Self::Kernel(memory) => memory.write(offset, bytes),
+            Self::Pages(pages) => pages.write(offset, bytes),
         }
         .map_err(memory_error)
     }
@@ -169,7 +170,7 @@ impl Backing {
 }
 
 /// What an error of a copy means.
-fn memory_error(error: Error) -> MemoryError {
+pub(crate) fn memory_error(error: Error) -> MemoryError {
     match error {
         EAGAIN => MemoryError::NotResident,
         _ => MemoryError::Fault,
@@ -254,6 +255,29 @@ pub(crate) fn access<T>(
             let region = region.ok_or(MemoryError::Access)?;
             f(&region.backing, region.check(who.pd, request)?)
         }),
+    }
+}
+
+/// Calls `f` with the memory that `request` names, from domain `pd`, and the offset in it, if those are
+/// pinned pages of a program that are used through the key of their region: then no lock is needed to
+/// copy from them. `None` if they are not, or if it is not allowed.
+///
+/// # Context
+///
+/// Any; `f` may take locks.
+pub(crate) fn with_pinned<T>(
+    table: &RcuMap<Memory>,
+    rcu: &rcu::Guard,
+    pd: usize,
+    request: &Request,
+    f: impl FnOnce(&Umem, u64) -> T,
+) -> Option<T> {
+    let memory = table.get(rcu, index(request.key))?;
+    let region = memory.region()?;
+    let offset = region.check(pd, request).ok()?;
+    match &*region.backing {
+        Backing::User(umem) => Some(f(umem, offset)),
+        Backing::OnDemand(_) | Backing::DmaBuf(_) | Backing::Kernel(_) | Backing::Pages(_) => None,
     }
 }
 

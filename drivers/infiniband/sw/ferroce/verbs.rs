@@ -85,11 +85,18 @@ impl Driver for Ferroce {
     const GID_TABLE_LEN: u32 = device::limits::GID_TABLE;
     const PORT_CORE_CAPS: u32 = rdma::verbs::port::CORE_ROCE_UDP_ENCAP;
     const COUNTERS: &'static [&'static CStr] = &counters::NAMES;
-    const SWITCH: Switch<Self> = Switch {
-        name: c"icrc",
-        get: |device| device.drv().uses_icrc(),
-        set: |device, on| device.drv().use_icrc(on),
-    };
+    const SWITCHES: [Switch<Self>; 2] = [
+        Switch {
+            name: c"icrc",
+            get: |device| device.drv().uses_icrc(),
+            set: |device, on| device.drv().use_icrc(on),
+        },
+        Switch {
+            name: c"direct",
+            get: |device| device.drv().is_direct(),
+            set: |device, on| device.drv().set_direct(on),
+        },
+    ];
 
     type Device = Arc<Port>;
     type Ucontext = ();

@@ -213,6 +213,52 @@ impl Run {
         })
     }
 
+    /// Packet `index` as its receiver reads it, for a way on which it has no bytes; `None` if the run
+    /// has no such packet.
+    #[inline]
+    pub fn as_received(&self, index: u32) -> Option<Packet> {
+        if index >= self.count {
+            return None;
+        }
+        let mut packet = self.headers(self.psn.add(index), index);
+        // Of what the message has, each packet carries only some.
+        let opcode = packet.bth.opcode;
+        packet.reth = packet.reth.filter(|_| opcode.has_reth());
+        packet.aeth = packet.aeth.filter(|_| opcode.has_aeth());
+        packet.imm = packet.imm.filter(|_| opcode.has_imm());
+        packet.ieth = packet.ieth.filter(|_| opcode.has_ieth());
+        Some(packet)
+    }
+
+    /// How many packets from `index` on are from the middle of a message and have no headers but the BTH,
+    /// and whether one of them asks for an ACK.
+    #[inline]
+    pub fn middles(&self, index: u32) -> (u32, bool) {
+        let (position, packets) = match self.form {
+            Form::Message {
+                position, packets, ..
+            }
+            | Form::ReadResponse {
+                position, packets, ..
+            } => (position, packets),
+            Form::ReadRequest { .. }
+            | Form::AtomicAcknowledge { .. }
+            | Form::Acknowledge { .. }
+            | Form::Datagram { .. } => return (0, false),
+        };
+        let number = position.wrapping_add(index);
+        let names_queue = matches!(self.transport, Transport::Xrc);
+        if names_queue || !matches!(Place::of(number, packets), Place::Middle) {
+            return (0, false);
+        }
+        let last = packets.wrapping_sub(1);
+        let left = self.count.saturating_sub(index);
+        let count = last.saturating_sub(number).min(left);
+        let end = index.saturating_add(count);
+        let asks = |index| self.flags(self.psn.add(index), Place::Middle).0;
+        (count, (index..end).any(asks))
+    }
+
     /// How many packets from `index` on are alike: with headers of one length, and a full payload.
     /// At least 1, whatever that one is like.
     #[inline]

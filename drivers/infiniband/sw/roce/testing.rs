@@ -344,10 +344,13 @@ impl Node {
         let mut packets = Vec::new();
         while let Some(run) = self.poll(64) {
             for index in 0..run.count {
-                packets.push(parse(&run.packet(index).unwrap()));
+                let packet = parse(&run.packet(index).unwrap());
+                assert_eq!(run.as_received(index), Some(packet));
+                packets.push(packet);
             }
-            assert!(run.packet(run.count).is_none());
+            assert!(run.packet(run.count).is_none() && run.as_received(run.count).is_none());
             check_alike(&run);
+            check_middles(&run);
         }
         packets
     }
@@ -382,6 +385,18 @@ impl Node {
     pub(crate) fn statuses(&self) -> Vec<(u64, crate::cqe::WcStatus)> {
         let cqes = self.world.sends.iter();
         cqes.map(|cqe| (cqe.wr_id, cqe.status)).collect()
+    }
+}
+
+/// What the run says of packets from the middle of a message is so.
+fn check_middles(run: &Run) {
+    for index in 0..run.count {
+        let rest = (index..run.count).map_while(|index| run.as_received(index));
+        let middles = rest.take_while(|packet| packet.bth.opcode.is_middle());
+        let (count, asks) = middles.fold((0, false), |(count, asks), packet| {
+            (count + 1, asks || packet.bth.ack_req)
+        });
+        assert_eq!(run.middles(index), (count, asks));
     }
 }
 

@@ -19,7 +19,10 @@ use kernel::sync::rcu;
 use rdma::sync::SpinLockBhGuard;
 use roce::{
     qp::state::QpState,
-    types::Instant, //
+    types::{
+        Instant,
+        Qpn, //
+    }, //
 };
 
 /// A locked QP, for an action of many steps.
@@ -31,6 +34,8 @@ pub(super) struct Steps<'a> {
     effects: &'a mut Effects,
     /// Nothing has happened but that more was posted, which may wait for company.
     pub(super) gather: bool,
+    /// What becomes due is sent by a later call.
+    pub(super) defers: bool,
 }
 
 impl Steps<'_> {
@@ -75,6 +80,20 @@ impl QueuePair {
         budget: u32,
         action: impl FnOnce(&mut Steps<'_>) -> T,
     ) -> Option<T> {
+        let (result, next) = self.act(budget, action)?;
+        if let Some(next) = next {
+            self.follow(next, budget);
+        }
+        Some(result)
+    }
+
+    /// As [`Self::drive_steps`], but returns the QP of this device that was handed packets as well, if one
+    /// was: [`Self::follow`] is to be called for it.
+    pub(super) fn act<T>(
+        &self,
+        budget: u32,
+        action: impl FnOnce(&mut Steps<'_>) -> T,
+    ) -> Option<(T, Option<Qpn>)> {
         let mut effects = Effects::default();
         let rcu = rcu::read_lock();
         let mut guard = self.state.lock();
@@ -89,26 +108,29 @@ impl QueuePair {
             rcu: &rcu,
             effects: &mut effects,
             gather: false,
+            defers: false,
         };
         let result = action(&mut steps);
         if steps.gather {
             // Nothing else has become due.
             let Instant(until) = now().after(GATHER_NS);
             self.timer.start_at(until);
-            return Some(result);
+            return Some((result, None));
         }
+        let defers = steps.defers;
+        let mut next = None;
         let (core, mut world) = steps.next(None);
         world.publish(core);
         // Whoever has the turn looks again before it ends it.
-        if !world.io.transmitting && self.is_due(core, &world) {
-            self.transmit(guard, rcu, effects, budget);
+        if !defers && !world.io.transmitting && self.is_due(core, &world) {
+            next = self.transmit(guard, rcu, effects, budget);
         } else {
             world.settle(core);
             drop(guard);
             drop(rcu);
             effects.deliver(self);
         }
-        Some(result)
+        Some((result, next))
     }
 
     /// Whether a turn of transmission would find something to do.
@@ -119,7 +141,7 @@ impl QueuePair {
     }
 
     /// Takes the turn to transmit, and keeps it as long as there is something to be sent; `effects`
-    /// have become due before.
+    /// have become due before. Returns the QP of this device that was handed packets, if one was.
     // Not inlined: most calls of `drive_steps` have nothing to send, and do without the room for it.
     #[inline(never)]
     fn transmit<'a>(
@@ -128,9 +150,10 @@ impl QueuePair {
         mut rcu: rcu::Guard,
         mut effects: Effects,
         budget: u32,
-    ) {
+    ) -> Option<Qpn> {
         let mut turn = Turn::new();
         let mut sent = 0u32;
+        let mut next = None;
         loop {
             let State { core, io } = &mut *guard;
             let mut world = World::new(self, io, &rcu, None, &mut effects);
@@ -146,14 +169,15 @@ impl QueuePair {
             if turn.is_empty() {
                 break;
             }
-            let outcome = turn.send(&self.port.counters);
+            let outcome = turn.send(self);
+            next = turn.handed_to().or(next);
             sent = sent.saturating_add(outcome.sent).saturating_add(1);
             effects = Effects::default();
             rcu = rcu::read_lock();
             guard = self.state.lock();
             let State { core, io } = &mut *guard;
             if outcome.stopped.is_some() {
-                turn.report(core, &outcome, now());
+                turn.report(core, io, &outcome, now());
             }
             if io.dead || sent >= budget {
                 io.transmitting = false;
@@ -162,6 +186,7 @@ impl QueuePair {
                 break;
             }
         }
+        next
     }
 
     /// Brings in posted WQEs, flushes if the QP is in error, and builds packets for one turn.

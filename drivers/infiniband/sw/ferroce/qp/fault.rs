@@ -96,10 +96,11 @@ impl Faults {
         self.transmit.is_some()
     }
 
-    /// The packet at hand waits for a page; so do those that follow.
-    pub(super) fn stall(&mut self, fault: PageFault) {
+    /// The packet at hand waits for a page; so do those that follow. Returns true.
+    pub(super) fn stall(&mut self, fault: PageFault) -> bool {
         self.receive = Some(fault);
         self.stalled = true;
+        true
     }
 
     /// Transmission waits for a page.
@@ -359,8 +360,8 @@ impl QueuePair {
                 let _ = payloads.nth(others.wrapping_sub(1));
             } else {
                 let inbound = Inbound::new(packet, bytes, bytes.len(), id, parsed);
-                waits = self.handle(steps, &inbound, now, parsed, welcome);
-                if waits {
+                if let Some(fault) = self.handle(steps, &inbound, now, parsed, welcome) {
+                    waits = steps.io.faults.stall(fault);
                     break;
                 }
             }
@@ -400,8 +401,8 @@ impl QueuePair {
         1
     }
 
-    /// Handles one datagram with the right ICRC; returns whether it has to wait for a page. It is dropped
-    /// if it is not `welcome`.
+    /// Handles one datagram with the right ICRC; returns the page that it has to wait for, if any. It is
+    /// dropped if it is not `welcome`.
     #[inline]
     pub(super) fn handle(
         &self,
@@ -410,17 +411,13 @@ impl QueuePair {
         now: Instant,
         parsed: &Packet,
         welcome: bool,
-    ) -> bool {
+    ) -> Option<PageFault> {
         let (core, mut world) = steps.next(Some(inbound));
         if welcome {
             core.handle_packet(now, parsed, &mut world);
         } else {
             self.port.counters.add(PortCounter::DropBadAddress, 1);
         }
-        let Some(fault) = world.fault.take() else {
-            return false;
-        };
-        world.io.faults.stall(fault);
-        true
+        world.fault.take()
     }
 }

@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A datagram that came in, besides its transport headers.
 
-use crate::crc::TrainCrc;
+use crate::{
+    crc::TrainCrc,
+    region::memory_error, //
+};
 use core::ops::Range;
-use rdma::net::{
-    IpHeader,
-    RxPacket, //
+use rdma::{
+    net::{
+        IpHeader,
+        RxPacket, //
+    },
+    umem::{
+        SharedBytes,
+        Umem, //
+    }, //
 };
 use roce::{
     env::MemoryError,
@@ -17,20 +26,29 @@ use roce::{
 
 /// The payload of a packet, without pad and ICRC; or those of several that lie one behind the other.
 #[derive(Clone, Copy)]
-pub(crate) struct Payload<'a> {
-    /// From the first byte of payload on.
-    bytes: &'a [u8],
-    /// Bytes of payload of each packet.
-    each: usize,
-    /// Bytes from the payload of one to that of the next.
-    stride: usize,
+pub(crate) enum Payload<'a> {
+    /// In packets.
+    Packets {
+        /// From the first byte of payload on.
+        bytes: &'a [u8],
+        /// Bytes of payload of each packet.
+        each: usize,
+        /// Bytes from the payload of one to that of the next.
+        stride: usize,
+    },
+    /// Still in the sender's memory: so many bytes from an offset on.
+    Memory {
+        umem: &'a Umem,
+        offset: u64,
+        length: usize,
+    },
 }
 
 impl<'a> Payload<'a> {
     /// Bytes that lie in one piece.
     #[inline]
     pub(crate) fn one(bytes: &'a [u8]) -> Self {
-        Self {
+        Self::Packets {
             bytes,
             each: bytes.len(),
             stride: bytes.len(),
@@ -41,7 +59,7 @@ impl<'a> Payload<'a> {
     /// `packets`.
     #[inline]
     pub(crate) fn of(packets: &'a [u8], length: usize, parsed: &Packet) -> Self {
-        Self {
+        Self::Packets {
             bytes: packets
                 .get(parsed.payload_offset as usize..)
                 .unwrap_or_default(),
@@ -50,10 +68,47 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// The bytes in `range`, if they are of one packet.
+    /// The part of it in `range`; of packets, if it is of the first one.
     #[inline]
-    pub(crate) fn get(&self, range: Range<usize>) -> Option<&'a [u8]> {
-        self.bytes.get(..self.each)?.get(range)
+    pub(crate) fn part(&self, range: Range<usize>) -> Option<Self> {
+        Some(match *self {
+            Self::Packets { bytes, each, .. } => Self::one(bytes.get(..each)?.get(range)?),
+            Self::Memory {
+                umem,
+                offset,
+                length,
+            } => {
+                let start = offset.checked_add(range.start as u64)?;
+                let len = range.end.checked_sub(range.start)?;
+                (range.end <= length).then_some(Self::Memory {
+                    umem,
+                    offset: start,
+                    length: len,
+                })?
+            }
+        })
+    }
+
+    /// Copies out all of it, which is `N` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::Fault`] if it is not.
+    pub(crate) fn read<const N: usize>(&self) -> Result<[u8; N], MemoryError> {
+        let (Self::Packets { each: length, .. } | Self::Memory { length, .. }) = *self;
+        if length != N {
+            return Err(MemoryError::Fault);
+        }
+        let mut bytes = [0; N];
+        let mut to = bytes.as_mut_slice();
+        self.for_each(0..N, |_, piece| {
+            let (here, rest) = core::mem::take(&mut to)
+                .split_at_mut_checked(piece.len())
+                .ok_or(MemoryError::Fault)?;
+            to = rest;
+            piece.copy_to(here).map_err(memory_error)
+        })?;
+        Ok(bytes)
     }
 
     /// Calls `f` with the bytes in `range`, piece by piece, and how far each is from the start of it.
@@ -65,19 +120,44 @@ impl<'a> Payload<'a> {
     pub(crate) fn for_each(
         &self,
         range: Range<usize>,
-        mut f: impl FnMut(u64, &[u8]) -> Result<(), MemoryError>,
+        mut f: impl FnMut(u64, SharedBytes<'_>) -> Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
+        let (bytes, each, stride) = match *self {
+            Self::Packets {
+                bytes,
+                each,
+                stride,
+            } => (bytes, each, stride),
+            Self::Memory { .. } => {
+                let Some(Self::Memory {
+                    umem,
+                    offset,
+                    length,
+                }) = self.part(range)
+                else {
+                    return Err(MemoryError::Fault);
+                };
+                let mut ahead = 0u64;
+                return umem
+                    .pieces(offset, length, |piece| {
+                        let at = ahead;
+                        ahead = ahead.wrapping_add(piece.len() as u64);
+                        f(at, piece)
+                    })
+                    .map_err(memory_error)?;
+            }
+        };
         let mut at = range.start;
         while at < range.end {
-            let number = at.checked_div(self.each).ok_or(MemoryError::Fault)?;
-            let within = at.wrapping_sub(number.wrapping_mul(self.each));
+            let number = at.checked_div(each).ok_or(MemoryError::Fault)?;
+            let within = at.wrapping_sub(number.wrapping_mul(each));
             let left = range.end.wrapping_sub(at);
-            let length = self.each.wrapping_sub(within).min(left);
-            let start = number.wrapping_mul(self.stride).wrapping_add(within);
-            let piece = self.bytes.get(start..start.wrapping_add(length));
+            let length = each.wrapping_sub(within).min(left);
+            let start = number.wrapping_mul(stride).wrapping_add(within);
+            let piece = bytes.get(start..start.wrapping_add(length));
             f(
                 at.wrapping_sub(range.start) as u64,
-                piece.ok_or(MemoryError::Fault)?,
+                piece.ok_or(MemoryError::Fault)?.into(),
             )?;
             at = at.wrapping_add(length);
         }
@@ -125,6 +205,19 @@ impl<'a> Inbound<'a> {
             id,
             vlan: packet.vlan_id(),
             source_mac: packet.src_mac(),
+        }
+    }
+
+    /// What is known of packets that are not built, on their way to another QP of the device.
+    #[inline]
+    pub(super) fn direct(payload: Payload<'a>, ip: IpHeader<'a>) -> Self {
+        Self {
+            payload,
+            ip,
+            length: 0,
+            id: 0,
+            vlan: None,
+            source_mac: None,
         }
     }
 

@@ -42,7 +42,9 @@ impl Lane {
     ///
     /// `ENODEV` if the port is closed, `ENOMEM`.
     pub(super) fn new(port: &Port, av: &AddressVector, local: Qpn, remote: Qpn) -> Result<Self> {
-        let flow = port.flow(av, local, remote)?;
+        let mut flow = port.flow(av, local, remote)?;
+        // Else the first packet would not know whether it has to be built.
+        flow.look_ahead();
         let (ip, udp) = flow.headers_without_lengths();
         Ok(Self {
             crc: FlowCrc::new(ip, udp),

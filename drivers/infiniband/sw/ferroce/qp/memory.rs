@@ -4,6 +4,7 @@
 use super::{
     fault::PageFault,
     inbound::Payload,
+    sends,
     world::World, //
 };
 use crate::{
@@ -22,10 +23,11 @@ use core::ops::Range;
 use kernel::prelude::*;
 use roce::{
     env::MemoryError,
-    types::{
-        RKey,
-        Srqn, //
-    }, //
+    run::{
+        PayloadSource,
+        Run, //
+    },
+    types::Srqn, //
 };
 
 impl World<'_> {
@@ -128,45 +130,76 @@ impl World<'_> {
         })
     }
 
-    /// Runs `f` on the memory of the one buffer in `list` that has all of `length` bytes, `offset` bytes
-    /// into them.
+    /// What names `length` bytes of payload of `run`, `offset` bytes into it, and the domain that it is
+    /// named in.
     ///
     /// # Errors
     ///
-    /// [`MemoryError::Access`] if there is no such.
-    pub(super) fn with_one_of(
+    /// [`MemoryError::Access`] if they are not in one buffer, [`MemoryError::Fault`] if not in memory that
+    /// is registered.
+    #[inline]
+    pub(super) fn named(
         &self,
-        list: &[Sge],
-        offset: u64,
-        length: usize,
-        mut f: impl FnMut(&Backing, u64) -> Result<(), MemoryError>,
-    ) -> Result<(), MemoryError> {
-        for_chunks(list, offset, length, |sge, va, chunk| {
-            if chunk != (0..length) {
-                return Err(MemoryError::Access);
+        run: &Run,
+        offset: u32,
+        length: u32,
+    ) -> Result<(usize, Request), MemoryError> {
+        match run.source {
+            PayloadSource::Remote { rkey, va, srq } => {
+                let va = va
+                    .checked_add(u64::from(offset))
+                    .ok_or(MemoryError::Access)?;
+                let request = Request {
+                    key: rkey.0,
+                    va,
+                    length: u64::from(length),
+                    rights: access::REMOTE_READ,
+                };
+                Ok((self.domain_of(srq)?, request))
             }
-            self.with_region(self.qp.accessor.pd, sge.lkey, va, length as u64, 0, &mut f)
-        })
+            PayloadSource::Wqe { slot, offset: base } => match self.io.slots.payload(slot) {
+                sends::Payload::List => {
+                    let at = base.checked_add(offset).ok_or(MemoryError::Access)?;
+                    let request = one_of(self.io.slots.list(slot), at, length);
+                    Ok((self.qp.accessor.pd, request.ok_or(MemoryError::Access)?))
+                }
+                sends::Payload::Inline(_) | sends::Payload::Stored | sends::Payload::Local(_) => {
+                    Err(MemoryError::Fault)
+                }
+            },
+            PayloadSource::None => Err(MemoryError::Fault),
+        }
     }
 
-    /// Runs `f` on memory that the peer reads, which asked for it with the number `srq`.
-    pub(super) fn with_remote(
-        &self,
-        srq: Srqn,
-        rkey: RKey,
-        va: u64,
-        length: u64,
-        f: impl FnOnce(&Backing, u64) -> Result<(), MemoryError>,
-    ) -> Result<(), MemoryError> {
-        let pd = match srq.get() {
-            0 => self.qp.accessor.pd,
-            _ => {
-                let xrc = self.xrc_queue(srq).ok_or(MemoryError::Access)?;
-                xrc.receives.pd()
-            }
-        };
-        self.with_region(pd, rkey.0, va, length, access::REMOTE_READ, f)
+    /// The protection domain of memory that the peer reads, which asked for it with the number `srq`.
+    fn domain_of(&self, srq: Srqn) -> Result<usize, MemoryError> {
+        if srq.get() == 0 {
+            return Ok(self.qp.accessor.pd);
+        }
+        let xrc = self.xrc_queue(srq).ok_or(MemoryError::Access)?;
+        Ok(xrc.receives.pd())
     }
+}
+
+/// The one buffer in `list` that has all of `length` bytes, `offset` bytes into them.
+#[inline]
+fn one_of(list: &[Sge], offset: u32, length: u32) -> Option<Request> {
+    let mut skip = offset;
+    for sge in list {
+        match sge.length.checked_sub(skip) {
+            None | Some(0) => skip = skip.wrapping_sub(sge.length),
+            Some(room) if room >= length => {
+                return Some(Request {
+                    key: sge.lkey,
+                    va: sge.addr.checked_add(u64::from(skip))?,
+                    length: u64::from(length),
+                    rights: 0,
+                });
+            }
+            Some(_) => return None,
+        }
+    }
+    None
 }
 
 /// The bytes in `range`. Not `len()`, which brings an assertion along.

@@ -2,23 +2,27 @@
 //! A turn of transmission: packets that are built under the QP's lock and sent without it.
 
 use super::{
+    direct::Cargo,
     lane::{
         Lane,
         Way, //
     },
     sends::Payload,
     world::World,
-    Core, //
+    Core,
+    Io,
+    QueuePair, //
 };
 use crate::{
-    counters::{
-        Counters,
-        PortCounter, //
-    },
-    region::Backing, //
+    counters::PortCounter,
+    region::{
+        Backing,
+        Request, //
+    }, //
 };
 use kernel::prelude::*;
 use rdma::net::{
+    OwnedIpHeader,
     TxError,
     TxOutcome,
     TxQueue,
@@ -35,7 +39,10 @@ use roce::{
         Run,
         TxPacket as TxHeaders, //
     },
-    types::Instant,
+    types::{
+        Instant,
+        Qpn, //
+    },
     wire::ICRC_LEN, //
 };
 use zerocopy::IntoBytes;
@@ -54,7 +61,7 @@ const LONG_PACKET: usize = 512;
 const TURN_RUNS: usize = 32;
 
 /// Why a packet was not built.
-enum BuildError {
+pub(super) enum BuildError {
     Memory(MemoryError),
     Network(TxError),
 }
@@ -72,6 +79,10 @@ pub(super) struct Turn {
     count: u32,
     /// Runs with the number of their packets in both; the first `used` count.
     runs: [Option<(Run, u32)>; TURN_RUNS],
+    /// Packets are not built, but handed to another QP of the device; they would have had this header.
+    direct: Option<OwnedIpHeader>,
+    /// Then: the payload of each of the runs.
+    cargo: [Cargo; TURN_RUNS],
     used: usize,
     /// One bit for each packet: whether it goes to a multicast address.
     multicast: u64,
@@ -88,6 +99,8 @@ impl Turn {
             // Not a constant array: all of that would be copied, not only the tags.
             runs: core::array::from_fn(|_| None),
             used: 0,
+            direct: None,
+            cargo: core::array::from_fn(|_| Cargo::None),
             multicast: 0,
         }
     }
@@ -98,8 +111,20 @@ impl Turn {
         self.used == 0
     }
 
+    /// The QP of this device that packets were handed to.
+    pub(super) fn handed_to(&self) -> Option<Qpn> {
+        self.direct?;
+        let (run, _) = self.runs.first()?.as_ref()?;
+        Some(run.dest_qp)
+    }
+
     /// Makes the turn empty again.
     pub(super) fn clear(&mut self) {
+        if self.direct.take().is_some() {
+            for cargo in self.cargo.iter_mut().take(self.used) {
+                *cargo = Cargo::None;
+            }
+        }
         self.count = 0;
         self.used = 0;
         self.multicast = 0;
@@ -115,6 +140,7 @@ impl Turn {
             return;
         }
         self.icrc = world.qp.port.uses_icrc();
+        self.direct = world.direct_way(now);
         let mut bytes = 0u32;
         for number in 0..TURN_RUNS {
             let full = core.path_mtu().packets(TURN_BYTES.saturating_sub(bytes));
@@ -126,27 +152,19 @@ impl Turn {
                 break;
             };
             bytes = bytes.saturating_add(run.payload_len());
-            let mut built = 0u32;
-            let mut refused = None;
-            while built < run.count {
-                let more =
-                    built.wrapping_add(1) < run.count || core.has_unsent() || core.owes_ack();
-                match self.add(world, &run, built, more) {
-                    Ok(added) => {
-                        built = built.wrapping_add(added);
-                        self.count = self.count.wrapping_add(added);
-                    }
-                    Err(error) => {
-                        refused = Some(error);
-                        break;
-                    }
-                }
-            }
+            let (built, refused) = match self.direct {
+                None => self.build_run(core, world, &run),
+                Some(_) => self.load(world, &run, number),
+            };
             if let Some(entry) = self.runs.get_mut(number) {
                 *entry = Some((run, built));
                 self.used = number.wrapping_add(1);
             }
             match refused {
+                None if built < run.count => {
+                    core.put_back(&run, built);
+                    break;
+                }
                 None => {}
                 Some(BuildError::Memory(MemoryError::NotResident)) => {
                     core.put_back(&run, built);
@@ -170,6 +188,43 @@ impl Turn {
             }
         }
         self.close_train();
+    }
+
+    /// Builds the packets of `run`, and returns how many, and why not the others.
+    #[inline]
+    fn build_run(
+        &mut self,
+        core: &Core,
+        world: &mut World<'_>,
+        run: &Run,
+    ) -> (u32, Option<BuildError>) {
+        let mut built = 0u32;
+        while built < run.count {
+            let more = built.wrapping_add(1) < run.count || core.has_unsent() || core.owes_ack();
+            match self.add(world, run, built, more) {
+                Ok(added) => {
+                    built = built.wrapping_add(added);
+                    self.count = self.count.wrapping_add(added);
+                }
+                Err(error) => return (built, Some(error)),
+            }
+        }
+        (built, None)
+    }
+
+    /// As [`Self::build_run`], for run `number` of those that are handed over: packets that are not among
+    /// those returned may be so next time.
+    fn load(&mut self, world: &World<'_>, run: &Run, number: usize) -> (u32, Option<BuildError>) {
+        match Cargo::load(world, run) {
+            Ok((cargo, count)) => {
+                if let Some(entry) = self.cargo.get_mut(number) {
+                    *entry = cargo;
+                }
+                self.count = self.count.wrapping_add(count);
+                (count, None)
+            }
+            Err(error) => (0, Some(error)),
+        }
     }
 
     /// Builds packets of `run` from `index` on, with their payload and ICRC, and returns how many: those
@@ -248,8 +303,12 @@ impl Turn {
     /// # Context
     ///
     /// Process or softirq context, no lock held.
-    pub(super) fn send(&mut self, counters: &Counters) -> TxOutcome {
-        let outcome = self.queue.send();
+    pub(super) fn send(&mut self, qp: &QueuePair) -> TxOutcome {
+        let outcome = match &self.direct {
+            None => self.queue.send(),
+            Some(ip) => self.hand_over(qp, ip),
+        };
+        let counters = &qp.port.counters;
         counters.add(PortCounter::SentPackets, u64::from(outcome.sent));
         counters.add(PortCounter::SentBytes, outcome.bytes);
         if self.multicast != 0 {
@@ -261,8 +320,24 @@ impl Turn {
         if outcome.lost != 0 {
             counters.add(PortCounter::SendErrors, u64::from(outcome.lost));
         }
-        if outcome.stopped.is_some() {
+        if outcome.stopped.is_some() && self.direct.is_none() {
             counters.protocol(Counter::Congested);
+        }
+        outcome
+    }
+
+    /// Hands the packets to the peer, up to the first that it does not take.
+    fn hand_over(&self, qp: &QueuePair, ip: &OwnedIpHeader) -> TxOutcome {
+        let mut outcome = TxOutcome::default();
+        let runs = self.runs.iter().take(self.used).flatten();
+        for ((run, count), cargo) in runs.zip(&self.cargo) {
+            let (done, bytes) = qp.hand_over(ip, run, *count, cargo);
+            outcome.sent = outcome.sent.wrapping_add(done);
+            outcome.bytes = outcome.bytes.wrapping_add(bytes);
+            if done < *count {
+                outcome.stopped = Some(TxError::Congested);
+                break;
+            }
         }
         outcome
     }
@@ -272,7 +347,10 @@ impl Turn {
     /// # Context
     ///
     /// Under the QP's lock.
-    pub(super) fn report(&self, core: &mut Core, outcome: &TxOutcome, now: Instant) {
+    pub(super) fn report(&self, core: &mut Core, io: &mut Io, outcome: &TxOutcome, now: Instant) {
+        if self.direct.is_some() {
+            io.take_detour(now);
+        }
         let mut left = outcome.sent.saturating_add(outcome.lost);
         let mut told = (false, false);
         for (run, built) in self.runs.iter().take(self.used).flatten() {
@@ -285,9 +363,13 @@ impl Turn {
                 Role::Requester => &mut told.0,
                 Role::Responder => &mut told.1,
             };
-            if !*told {
-                core.congested(now, run, left);
-                *told = true;
+            if !core::mem::replace(told, true) {
+                match self.direct {
+                    None => core.congested(now, run, left),
+                    Some(_) => {
+                        core.put_back(run, left);
+                    }
+                }
             }
             left = 0;
         }
@@ -389,25 +471,16 @@ fn with_payload(
     run: &Run,
     offset: u32,
     length: u32,
-    f: impl FnMut(&Backing, u64) -> Result<(), MemoryError>,
+    f: impl FnOnce(&Backing, u64) -> Result<(), MemoryError>,
 ) -> Result<(), MemoryError> {
-    match run.source {
-        PayloadSource::Remote { rkey, va, srq } => {
-            let va = va
-                .checked_add(u64::from(offset))
-                .ok_or(MemoryError::Access)?;
-            world.with_remote(srq, rkey, va, u64::from(length), f)
-        }
-        PayloadSource::Wqe { slot, offset: base } => match world.io.slots.payload(slot) {
-            Payload::List => {
-                let at = base.checked_add(offset).ok_or(MemoryError::Access)?;
-                let list = world.io.slots.list(slot);
-                world.with_one_of(list, u64::from(at), length as usize, f)
-            }
-            Payload::Inline(_) | Payload::Stored | Payload::Local(_) => Err(MemoryError::Fault),
-        },
-        PayloadSource::None => Err(MemoryError::Fault),
-    }
+    let (pd, request) = world.named(run, offset, length)?;
+    let Request {
+        key,
+        va,
+        length,
+        rights,
+    } = request;
+    world.with_region(pd, key, va, length, rights, f)
 }
 
 /// Writes all of a packet but its ICRC to `body`, which has just the right length.
@@ -427,7 +500,7 @@ fn write(
 }
 
 /// Fills `buf` from `offset` bytes on in the payload source of `run`.
-fn read_payload(
+pub(super) fn read_payload(
     world: &World<'_>,
     run: &Run,
     offset: u32,
@@ -453,8 +526,8 @@ fn read_payload(
                     .map_err(|_| MemoryError::Fault),
                 Payload::Stored => {
                     let stored = world.io.slots.list(slot).as_bytes();
-                    let end = (at as usize).saturating_add(buf.len());
-                    let stored = stored.get(at as usize..end).ok_or(MemoryError::Fault)?;
+                    let stored = stored.get(at as usize..).ok_or(MemoryError::Fault)?;
+                    let stored = stored.get(..buf.len()).ok_or(MemoryError::Fault)?;
                     buf.copy_from_slice(stored);
                     Ok(())
                 }

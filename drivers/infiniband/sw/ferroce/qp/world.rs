@@ -432,9 +432,8 @@ impl Env for World<'_> {
         va: u64,
         payload: Range<u32>,
     ) -> Result<(), MemoryError> {
-        let bytes = self.payload()?.get(indices(payload));
-        let bytes = bytes.and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
-        let bytes = bytes.ok_or(MemoryError::Fault)?;
+        let word = self.payload()?.part(indices(payload));
+        let bytes = word.ok_or(MemoryError::Fault)?.read()?;
         let rights = access::REMOTE_WRITE;
         self.with_region(self.remote_domain(), rkey.0, va, 8, rights, |memory, at| {
             memory.atomic_write(at, bytes)

@@ -27,7 +27,10 @@ use kernel::{
 };
 use rdma::{
     sync::SpinLockIrqSave,
-    umem::KernelMemory, //
+    umem::{
+        KernelMemory,
+        SharedBytes, //
+    }, //
 };
 use roce::env::MemoryError;
 
@@ -133,9 +136,9 @@ impl PageList {
     }
 
     /// Copies in, from `offset` on.
-    pub(super) fn write(&self, offset: u64, buf: &[u8]) -> Result {
-        self.for_each_piece(offset, buf.len(), |addr, range| {
-            self.memory.write(addr, buf.get(range).ok_or(EINVAL)?)
+    pub(super) fn write(&self, offset: u64, bytes: SharedBytes<'_>) -> Result {
+        self.for_each_piece(offset, bytes.len(), |addr, range| {
+            self.memory.write(addr, bytes.get(range).ok_or(EINVAL)?)
         })
     }
 }
