@@ -10,7 +10,7 @@ fragment=$top/scripts/config/debug.fragment
 # much longer than on the stock kernel things take). Needs require_root; fails when there is no such kernel yet.
 use_kernel() {
 	build=$cache/build/$(checkout_key)-$kver
-	compiler=(CC=gcc-14 FERROCE_BENCH=1)
+	compiler=(CC=gcc-14 FERROCE_KVERBS=1 FERROCE_BENCH=1)
 	release=$kver
 	modules=/usr/lib/modules/$release
 	slow=1
@@ -20,7 +20,7 @@ use_kernel() {
 		locate_debug_kernel || return
 		tree=$debug
 		build+=-debug
-		compiler=(LLVM=1 FERROCE_KUNIT=1)
+		compiler=(LLVM=1 FERROCE_KVERBS=1 FERROCE_KUNIT=1)
 		release=$(<"$tree/include/config/kernel.release")
 		modules=/usr/src/linux/install/lib/modules/$release
 		slow=4
