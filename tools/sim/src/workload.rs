@@ -7,6 +7,7 @@
 
 pub mod chaos;
 mod placement;
+pub mod srq;
 pub mod unreliable;
 pub mod xrc;
 
