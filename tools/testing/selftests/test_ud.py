@@ -63,6 +63,18 @@ def test_data(bed, ends, ip):
     address.close()
 
 
+@pytest.mark.differs_on_rxe("it leaves the programs to guess")
+@pytest.mark.parametrize("ip, code", [(4, 2), (6, 1)])
+def test_header_is_told(ends, ip, code):
+    """In the service level of the completion, as by adapters; UCX relies on it."""
+    a, b = ends
+    address = a.address(b, ip)
+    b.recv(0, 200)
+    a.send(address, b, 10)
+    assert a.end.poll()[0].sl == 0 and b.end.poll()[0].sl == code
+    address.close()
+
+
 @pytest.mark.parametrize("of_peer, in_wr, of_qp, arrives", [
     (QKEY, QKEY, 1, True), (QKEY, QKEY + 1, QKEY, False), (QKEY, OF_THE_QP, QKEY, True), (QKEY, OF_THE_QP, QKEY + 1, False),
     (QKEY, OF_THE_QP | QKEY, QKEY + 1, False), (0, 0, QKEY, True)])

@@ -106,6 +106,10 @@ pub(super) struct Effects {
     events: u8,
 }
 
+/// Which header came with a datagram, as adapters tell in the service level of its completion.
+const L3_IPV6: u8 = 1;
+const L3_IPV4: u8 = 2;
+
 /// Events in the order of their bits in [`Effects::events`].
 const EVENTS: [(QpEvent, VerbsEvent); 6] = [
     (QpEvent::CommEst, VerbsEvent::CommEst),
@@ -525,10 +529,17 @@ impl Env for World<'_> {
         };
         if let (QpKind::Ud | QpKind::Gsi, Some(inbound)) = (self.qp.kind, self.inbound) {
             wc.grh = true;
-            wc.network_hdr = Some(match inbound.ip {
-                IpHeader::V4(_) => NetworkHeader::V4,
-                IpHeader::V6(_) => NetworkHeader::V6,
-            });
+            // RoCE has no service level. What adapters put there instead is the only thing that tells a
+            // user program which header is in the first 40 bytes, and UCX drops what it takes for
+            // the wrong one.
+            let (header, sl) = match inbound.ip {
+                IpHeader::V4(_) => (NetworkHeader::V4, L3_IPV4),
+                IpHeader::V6(_) => (NetworkHeader::V6, L3_IPV6),
+            };
+            wc.network_hdr = Some(header);
+            if self.qp.kind == QpKind::Ud {
+                wc.sl = sl;
+            }
             wc.vlan_id = inbound.vlan;
             wc.smac = inbound.source_mac;
         }
