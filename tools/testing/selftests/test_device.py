@@ -327,7 +327,9 @@ def test_gid_table(linked):
 
 
 @pytest.mark.parametrize("mtu, roce", [(1280, "1024 (3)"), (1500, "1024 (3)"), (2200, "2048 (4)"), (4200, "4096 (5)"),
-                                       (9000, "4096 (5)"), (600, "512 (2)"), (400, "256 (1)")])
+                                       (9000, "4096 (5)"), (600, "512 (2)"), (400, "256 (1)"),
+                                       # 88 bytes of headers: IPv6, UDP, the longest before payload, and the ICRC.
+                                       (4184, "4096 (5)"), (4183, "2048 (4)")])
 def test_mtu_follows_the_netdev(bed, linked, mtu, roce):
     try:
         for host in bed.hosts:

@@ -49,9 +49,15 @@ use rdma::{
     },
     verbs::AddressVector, //
 };
-use roce::types::{
-    Mtu,
-    Qpn, //
+use roce::{
+    types::{
+        Mtu,
+        Qpn, //
+    },
+    wire::{
+        ICRC_LEN,
+        MAX_PAYLOAD_HEADER_LEN, //
+    },
 };
 
 /// UDP source ports of RoCEv2 start here (IBTA A17.4.4).
@@ -287,7 +293,7 @@ impl Port {
 /// The largest MTU whose packets fit an interface with `mtu` bytes: IPv6 and UDP, BTH, the longest
 /// extension headers and the ICRC have to go with the payload.
 fn roce_mtu(mtu: u32) -> Mtu {
-    const OVERHEAD: u32 = 80;
+    const OVERHEAD: u32 = (40 + 8 + MAX_PAYLOAD_HEADER_LEN + ICRC_LEN) as u32;
     let room = mtu.saturating_sub(OVERHEAD);
     for code in (1..=5).rev() {
         if let Some(mtu) = Mtu::from_code(code) {

@@ -61,6 +61,10 @@ pub const ICRC_LEN: usize = 4;
 /// Length of the longest headers of one packet (BTH, XRCETH and AtomicETH), in bytes.
 pub const MAX_HEADER_LEN: usize = 44;
 
+/// Length of the longest headers that payload of a whole path MTU may follow (BTH, XRCETH, RETH and
+/// immediate data), in bytes.
+pub const MAX_PAYLOAD_HEADER_LEN: usize = 36;
+
 /// Why a packet is dropped before any QP sees it. Each has its counter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(usize)]

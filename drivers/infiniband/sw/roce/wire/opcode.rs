@@ -618,5 +618,10 @@ mod tests {
             assert_eq!(opcode.header_len() % 4, 0);
             assert!(opcode.header_len() <= crate::wire::MAX_HEADER_LEN);
         }
+        let with_payload = (0..=255)
+            .filter_map(Opcode::from_u8)
+            .filter(|opcode| opcode.has_payload());
+        let longest = with_payload.map(Opcode::header_len).max();
+        assert_eq!(longest, Some(crate::wire::MAX_PAYLOAD_HEADER_LEN));
     }
 }
