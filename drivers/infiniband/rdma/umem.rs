@@ -7,6 +7,7 @@
 
 mod dma_buf;
 mod odp;
+mod persistent;
 mod shared;
 
 pub use self::{
@@ -18,9 +19,14 @@ pub use self::{
     shared::SharedBytes,
 };
 
+use self::persistent::{
+    are_persistent,
+    write_back, //
+};
 use crate::{
     bindings,
     verbs::{
+        access,
         Device,
         Driver, //
     },
@@ -43,13 +49,15 @@ use kernel::{
 /// # Invariants
 ///
 /// - `raw` is from `ib_umem_get_va()` and owned. Its `ibdev` is the `ib_device` around `_device`.
-/// - `pages` are its pages in order; the memory starts `first` bytes into the first, and `first + len`
+/// - `pages` are its pages in order, all of them persistent memory if `persistent`.
+/// - The memory starts `first` bytes into the first, and `first + len`
 ///   bytes are not more than the pages have.
 pub struct Umem {
     raw: NonNull<bindings::ib_umem>,
     pages: KVVec<NonNull<bindings::page>>,
     first: usize,
     len: usize,
+    persistent: bool,
     _device: ARef<device::Device>,
 }
 
@@ -69,7 +77,8 @@ impl Umem {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the range wraps around or is empty, or if the current task is no user program;
+    /// `EINVAL` if the range wraps around or is empty, if the current task is no user program, or if the
+    /// memory loses its contents without power and is to be flushed for persistence;
     /// `EFAULT` if it is not mapped, or not writable where `access` needs it; `ENOMEM` also if
     /// `RLIMIT_MEMLOCK` is exceeded; `EPERM` if nothing may be locked; `EOPNOTSUPP` for on-demand
     /// paging.
@@ -108,9 +117,16 @@ impl Umem {
             pages: KVVec::new(),
             first: 0,
             len: 0,
+            persistent: false,
             _device: device,
         };
         this.list_pages()?;
+        // SAFETY: The pages are pinned by the type invariant.
+        if access & access::FLUSH_PERSISTENT != 0 && !unsafe { are_persistent(&this.pages) } {
+            return Err(EINVAL);
+        }
+        // INVARIANT: Checked above.
+        this.persistent = access & access::FLUSH_PERSISTENT != 0;
         let first = addr % PAGE_SIZE;
         let bytes = this.pages.len().checked_mul(PAGE_SIZE).ok_or(EINVAL)?;
         if first.checked_add(len).ok_or(EINVAL)? > bytes {
@@ -156,6 +172,12 @@ impl Umem {
     pub fn is_writable(&self) -> bool {
         // SAFETY: By the type invariant `raw` is live.
         unsafe { (*self.raw.as_ptr()).writable() != 0 }
+    }
+
+    /// Whether it was pinned to be flushed for persistence: what is written to it is then written back
+    /// from the CPU's caches at once.
+    pub fn is_persistent(&self) -> bool {
+        self.persistent
     }
 
     /// Calls `copy` with the kernel address and length of each piece of `[offset, offset + len)` that
@@ -231,6 +253,10 @@ impl Umem {
             // SAFETY: `dst` is mapped for `len` bytes; the pieces add up to the length of `bytes`.
             unsafe { bindings::copy_opaque(dst.cast(), src.cast(), len) };
             src = src.wrapping_add(len);
+            if self.persistent {
+                // SAFETY: As above.
+                unsafe { write_back(dst, len) };
+            }
         })
     }
 
@@ -291,6 +317,10 @@ impl Umem {
                 let word = unsafe { Atomic::from_ptr(ptr) };
                 if let Some(f) = f.take() {
                     result = Ok(f(word));
+                }
+                if self.persistent {
+                    // SAFETY: As above.
+                    unsafe { write_back(ptr.cast(), len) };
                 }
             }
         })?;

@@ -405,7 +405,7 @@ def rights_of_a_region(access):
     if access & (REMOTE_WRITE | ATOMIC) and not access & LOCAL:
         return EINVAL
     if access & FLUSH_PERSISTENT:
-        return EOPNOTSUPP
+        return EINVAL  # this memory is not
     if access & HUGETLB and not access & ON_DEMAND:
         return EINVAL
     return None

@@ -3,6 +3,7 @@
 #include <linux/highmem.h>
 #include <linux/hmm.h>
 #include <linux/iosys-map.h>
+#include <linux/libnvdimm.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/mmu_notifier.h>
@@ -242,4 +243,15 @@ void rust_helper_copy_opaque(void *dst, const void *src, size_t len)
 	}
 #endif
 	memcpy(dst, src, len);
+}
+
+phys_addr_t rust_helper_page_to_phys(struct page *page)
+{
+	return page_to_phys(page);
+}
+
+void rust_helper_pmem_write_back(void *addr, size_t size)
+{
+	arch_wb_cache_pmem(addr, size);
+	pmem_wmb();
 }

@@ -53,6 +53,9 @@ pub mod device_cap {
         bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64;
     pub const XRC: u64 = bindings::ib_device_cap_flags_IB_DEVICE_XRC as u64;
     pub const FLUSH_GLOBAL: u64 = bindings::ib_device_cap_flags_IB_DEVICE_FLUSH_GLOBAL as u64;
+    /// FLUSH that makes data persistent.
+    pub const FLUSH_PERSISTENT: u64 =
+        bindings::ib_device_cap_flags_IB_DEVICE_FLUSH_PERSISTENT as u64;
     pub const ATOMIC_WRITE: u64 = bindings::ib_device_cap_flags_IB_DEVICE_ATOMIC_WRITE as u64;
     pub const MEM_WINDOW_TYPE_2B: u64 =
         bindings::ib_device_cap_flags_IB_DEVICE_MEM_WINDOW_TYPE_2B as u64;

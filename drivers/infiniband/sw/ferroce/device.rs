@@ -65,6 +65,7 @@ pub(crate) fn attr(device: &Device<Ferroce>) -> DeviceAttr {
             | device_cap::SRQ_RESIZE
             | device_cap::XRC
             | device_cap::FLUSH_GLOBAL
+            | device_cap::FLUSH_PERSISTENT
             | device_cap::ATOMIC_WRITE
             | device_cap::MEM_MGT_EXTENSIONS
             | device_cap::MEM_WINDOW

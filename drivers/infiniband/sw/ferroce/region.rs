@@ -158,6 +158,14 @@ impl Backing {
         matches!(self, Self::OnDemand(_))
     }
 
+    /// Whether what is written to it is there without power as soon as it is written.
+    fn is_persistent(&self) -> bool {
+        match self {
+            Self::User(umem) => umem.is_persistent(),
+            Self::OnDemand(_) | Self::DmaBuf(_) | Self::Kernel(_) | Self::Pages(_) => false,
+        }
+    }
+
     /// Whether it was made for writing as well.
     pub(crate) fn is_writable(&self) -> bool {
         match self {
@@ -355,7 +363,7 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if its end does not fit 64 bits.
+    /// `EINVAL` if its end does not fit 64 bits, or if peers are to make persistent what is not.
     pub(crate) fn new(
         key: u32,
         pd: usize,
@@ -370,6 +378,9 @@ impl Region {
             iova
         };
         iova.checked_add(length).ok_or(EINVAL)?;
+        if access & access::FLUSH_PERSISTENT != 0 && !backing.is_persistent() {
+            return Err(EINVAL);
+        }
         Ok(Self {
             key,
             pd,
@@ -486,6 +497,7 @@ pub(crate) fn check_access(flags: u32) -> Result<u32> {
         | access::ON_DEMAND
         | access::HUGETLB
         | access::FLUSH_GLOBAL
+        | access::FLUSH_PERSISTENT
         | access::ZERO_BASED;
     if flags & !(known | access::OPTIONAL) != 0 {
         return Err(EOPNOTSUPP);

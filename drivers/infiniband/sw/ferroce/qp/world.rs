@@ -460,8 +460,8 @@ impl Env for World<'_> {
                 region::check_key(table, self.rcu, &self.remote_accessor(), rkey.0, rights)?;
             }
         }
-        // What was written before is in the memory that all CPUs see; no region can be registered
-        // for persistence.
+        // What was written before is in the memory that all CPUs see. In regions that may be flushed for
+        // persistence it is written back when it is written: a peer could ask for any number of bytes here.
         barrier::smp_mb(Full);
         Ok(())
     }
