@@ -10,15 +10,17 @@ import os
 import re
 import socket
 import struct
+from types import SimpleNamespace
 
 import pyverbs.enums as e
 import pytest
+from pyverbs.addr import AH
 from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QPAttr
 
 import uverbs
 from capture import capture
-from datagram import ALL, GRH, GROUPS, OTHER, QKEY, Ud, frame, inject, inside, joined, next_handle, raw_gid
+from datagram import ALL, GRH, GROUPS, OTHER, QKEY, Ud, frame, gid, inject, inside, joined, next_handle, raw_gid
 from testbed import Job, Testbed, rdma_links, run, wait_until
 from verbs import FULL_ACCESS, OK, Endpoint, pattern, status_name
 
@@ -334,6 +336,69 @@ def test_interface_down_and_up(bed):
             sender.send(address, None, 100)
             assert sender.end.done() == OK and member.end.done() == OK
             address.close()
+
+
+def test_mtu_shrinks_and_grows(bed):
+    """Members stay members; what does not fit any more fails at its sender."""
+    with qps(bed.h1.dev, 1) as (sender,), qps(bed.h2.dev, 1) as (member,):
+        addresses = [sender.group_address(GROUPS[ip]) for ip in (4, 6)]
+        for ip in (4, 6):
+            member.attach(GROUPS[ip])
+        try:
+            for mtu, code, sizes in ((1500, 3, (1024,)), (4200, 5, (1024, 4096)), (1500, 3, ())):
+                for host in bed.hosts:
+                    host.run("ip", "link", "set", host.netdev, "mtu", mtu)
+                wait_until(lambda: all(qp.end.ctx.query_port(1).active_mtu == code for qp in (sender, member)), 30,
+                           f"not MTU {code} everywhere")
+                for address in addresses:
+                    for size in sizes:
+                        member.recv(0, GRH + size)
+                        sender.send(address, None, size)
+                        assert sender.end.done() == OK
+                        wc = member.end.poll()[0]
+                        assert (wc.status, wc.byte_len) == (OK, GRH + size)
+            sender.send(addresses[0], None, 1025)
+            assert sender.end.done() == e.IBV_WC_LOC_LEN_ERR
+        finally:
+            for host in bed.hosts:
+                host.run("ip", "link", "set", host.netdev, "mtu", bed.mtu)
+        for address in addresses:
+            address.close()
+
+
+def test_vlan(bed):
+    """A group of a VLAN: somebody has joined it on the VLAN's interface, as rdma_cm does, and the device below has the QP."""
+    group = GROUPS[4]
+
+    def sent_by(netdev):
+        return int(bed.h1.run("cat", f"/sys/class/net/{netdev}/statistics/tx_packets").out.split()[-1])
+    for h in bed.hosts:
+        h.run("ip", "link", "add", "link", h.netdev, "name", "vl7", "type", "vlan", "id", "7")
+        h.run("ip", "addr", "add", f"10.7.0.{h.number}/24", "dev", "vl7")
+        h.run("ip", "link", "set", "vl7", "up")
+    try:
+        source = bed.h1.gid_index("10.7.0.1")
+        with inside(bed.h2), qps(bed.h1.dev, 1) as (sender,), qps(bed.h2.dev, 2) as (member, stranger), \
+                joined(SimpleNamespace(netdev="vl7"), group):
+            before = sent_by("vl7")
+            member.attach(group)
+            end = sender.end
+            address = AH(end.pd, attr=end.path(gid(group), source))
+            for qp in (member, stranger):
+                qp.recv(0, GRH + 600)
+            data = pattern(600, 7)
+            end.mr.write(data, 600, 0)
+            sender.send(address, None, 600)
+            assert end.done() == OK
+            wc = member.end.poll()[0]
+            assert (wc.status, wc.byte_len, wc.src_qp) == (OK, GRH + 600, sender.qp.qp_num)
+            assert member.end.mr.read(600, GRH) == data
+            stranger.end.nothing(0.2)
+            assert sent_by("vl7") > before
+            address.close()
+    finally:
+        for h in bed.hosts:
+            h.run("ip", "link", "delete", "vl7")
 
 
 def fails(action, why):
