@@ -108,9 +108,9 @@ fn odp_caps() -> OdpCaps {
         | odp_cap::ATOMIC_WRITE;
     OdpCaps {
         rc: connected,
+        uc: messages | odp_cap::WRITE,
         ud: messages,
         xrc: connected,
-        ..OdpCaps::default()
     }
 }
 

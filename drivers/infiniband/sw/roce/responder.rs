@@ -143,6 +143,8 @@ pub(crate) struct Responder<R> {
     silence: Silence,
     /// The QP is in ERR because a request was refused, and the peer is still to be told.
     pub(crate) parting: bool,
+    /// The packet at hand waits for a page, and comes again: nothing has become of it.
+    waits: bool,
 }
 
 impl<R> Responder<R>
@@ -160,6 +162,7 @@ where
             answer: Answer::None,
             silence: Silence::None,
             parting: false,
+            waits: false,
         }
     }
 
@@ -321,6 +324,7 @@ where
         if packet.payload_len != 0 {
             let placement = env.write_receive(u64::from(placed), 0..packet.payload_len);
             if placement == Err(MemoryError::NotResident) {
+                self.waits = true;
                 return Ok(());
             }
             if placement.is_err() {
@@ -415,6 +419,7 @@ where
         if payload != 0 {
             if let Err(error) = env.write_remote(rkey, va, 0..payload) {
                 if error == MemoryError::NotResident {
+                    self.waits = true;
                     return Ok(());
                 }
                 return self.fail_receive(WcStatus::LocAccessErr, nak_code(error), ctx, env);

@@ -145,6 +145,9 @@ impl Env for World {
 
     fn write_receive(&mut self, offset: u64, payload: Range<u32>) -> Result<(), MemoryError> {
         self.received.push((offset, payload.end - payload.start));
+        if self.not_resident {
+            return Err(MemoryError::NotResident);
+        }
         deny(self.deny_receive)
     }
 

@@ -71,6 +71,7 @@ where
             self.expected = psn.next();
             return Ok(());
         }
+        self.waits = false;
         let result = match packet.bth.opcode.operation() {
             Operation::Send => self.send(packet, ctx, env),
             Operation::Write => self.write(packet, ctx, env),
@@ -86,7 +87,7 @@ where
         };
         // Nothing is answered, whatever the packet asks for.
         self.answer = Answer::None;
-        if self.expected == psn {
+        if self.expected == psn && !self.waits {
             // It was not accepted.
             self.message = Message::Idle;
             self.expected = psn.next();

@@ -60,6 +60,34 @@ fn messages_of_all_kinds() {
     is_silent(&mut node);
 }
 
+/// Each packet of a message in turn meets memory that is not there, and is handed in again later.
+#[test]
+fn what_waits_for_pages_is_not_lost() {
+    let sends = [first(100), middle(101), last(102, 9)];
+    let writes = [
+        reth(packet(UcWriteFirst, 100, 256), BASE, 521),
+        packet(UcWriteMiddle, 101, 256),
+        packet(UcWriteLastImm, 102, 9),
+    ];
+    for message in [sends, writes] {
+        for late in 0..3 {
+            let mut node = uc();
+            node.world.receive(1, 1000);
+            for (number, packet) in message.iter().enumerate() {
+                if number == late {
+                    node.world.not_resident = true;
+                    node.handle(*packet);
+                    node.world.not_resident = false;
+                }
+                node.handle(*packet);
+            }
+            assert_eq!(received(&node), [(1, WcStatus::Success, 521)]);
+            node.handle(only(103, 0));
+            is_silent(&mut node);
+        }
+    }
+}
+
 /// Loses each packet of a message in turn: the message is dropped, and the next one comes whole,
 /// whether its first packet is the first or the only one.
 #[test]
