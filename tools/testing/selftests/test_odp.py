@@ -11,11 +11,12 @@ import pyverbs.enums as e
 import pytest
 from pyverbs.mr import MR, MW, MWBindInfo
 from pyverbs.pd import PD
-from pyverbs.wr import SGE, SendWR
+from pyverbs.wr import SGE, RecvWR, SendWR
 
 import uverbs
+from datagram import GRH, Ud
 from testbed import Testbed
-from verbs import OK, pair, pattern
+from verbs import OK, Endpoint, pair, pattern
 
 pytestmark = pytest.mark.differs_on_rxe("rxe has no implicit regions, and its pages are not marked dirty")
 
@@ -168,6 +169,66 @@ def test_messages(ends, memory):
         assert [(wc.status, wc.byte_len) for wc in b.poll(8)] == [(OK, size)] * 8
         for i in range(8):
             assert there.read(i * 16384, size) == pattern(size, f"{turn} {i}")
+
+
+def test_unreliable_connections(bed):
+    """What nobody would send again waits for its pages as well, sent from such and received into such."""
+    size = 3 * PAGE + 100
+    access = {"access": ALL & ~ODP & ~e.IBV_ACCESS_REMOTE_READ & ~e.IBV_ACCESS_REMOTE_ATOMIC}
+    with pair(bed.h1.dev, bed.h2.dev, kind=e.IBV_QPT_UC, connect=access) as (a, b):
+        here, there = Range(1 << 20), Range(1 << 20)
+        mr_a, mr_b = (MR(end.pd, 1 << 20, ALL, address=place.addr) for end, place in ((a, here), (b, there)))
+        before = faults(b)
+        for n in range(8):
+            off = n * 16384
+            here.write(off, pattern(size, n))
+            there.advise()
+            if n % 2:
+                here.advise(MADV_PAGEOUT)
+                b.recv()
+                a.post(e.IBV_WR_RDMA_WRITE_WITH_IMM, sgl=[(here.addr - mr_a.buf + off, size)], mr=mr_a,
+                       remote=(there.addr + off, mr_b.rkey))
+            else:
+                b.recv(sgl=[(there.addr - mr_b.buf + off, size)], mr=mr_b)
+                a.send(sgl=[(here.addr - mr_a.buf + off, size)], mr=mr_a)
+            assert (a.done(), b.done()) == (OK, OK)
+            assert there.read(off, size) == pattern(size, n)
+        assert faults(b) > before
+        for thing in (mr_a, mr_b):
+            thing.close()
+        here.unmap()
+        there.unmap()
+
+
+def test_datagrams_for_others_go_on(bed):
+    """Datagrams for two queue pairs travel in one buffer, and only one of the two waits for its pages."""
+    count, size = 16, 200
+    with Endpoint(bed.h1.dev) as x, Endpoint(bed.h2.dev) as y:
+        a, b, c = Ud(x), Ud(y), Ud(y)
+        place = Range(1 << 20)
+        mr = MR(y.pd, place.length, ALL, address=place.addr)
+        data = [pattern(size, n) for n in range(count)]
+        x.mr.write(b"".join(data), count * size, 0)
+        address = a.address(b)
+        for n in range(0, count, 2):
+            b.qp.post_recv(RecvWR(num_sge=1, sg=[SGE(place.addr + n * PAGE, GRH + size, mr.lkey)]))
+            c.recv(n * 1024, GRH + size)
+        place.advise()
+        works = [a.work(address, (b, c)[n % 2], size, off=n * size, imm=n) for n in range(count)]
+        for work, following in zip(works, works[1:]):
+            work.next_wr = following
+        before = faults(y)
+        a.qp.post_send(works[0])
+        assert [wc.status for wc in x.poll(count)] == [OK] * count
+        assert sorted(wc.imm_data for wc in y.poll(count)) == list(range(count)) and faults(y) > before
+        for n in range(0, count, 2):
+            assert place.read(n * PAGE + GRH, size) == data[n]
+            assert y.mr.read(size, n * 1024 + GRH) == data[n + 1]
+        address.close()
+        mr.close()
+        for qp in (a, b, c):
+            qp.close()
+        place.unmap()
 
 
 def test_atomics(ends, memory):
@@ -376,6 +437,8 @@ def test_caps(ends):
     assert caps.general_caps == e.IBV_ODP_SUPPORT | e.IBV_ODP_SUPPORT_IMPLICIT
     for bit in ("SEND", "RECV", "WRITE", "READ", "ATOMIC", "SRQ_RECV"):
         assert caps.rc_odp_caps & getattr(e, f"IBV_ODP_SUPPORT_{bit}"), bit
+    assert caps.uc_odp_caps == (e.IBV_ODP_SUPPORT_SEND | e.IBV_ODP_SUPPORT_RECV | e.IBV_ODP_SUPPORT_SRQ_RECV |
+                                e.IBV_ODP_SUPPORT_WRITE)
     assert caps.ud_odp_caps == e.IBV_ODP_SUPPORT_SEND | e.IBV_ODP_SUPPORT_RECV | e.IBV_ODP_SUPPORT_SRQ_RECV
 
 

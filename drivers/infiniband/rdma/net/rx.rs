@@ -248,13 +248,13 @@ impl RxPacket {
         self.limit == 0
     }
 
-    /// A copy of the first datagram that is left, which shares its memory. None if there is no
-    /// memory for the rest.
+    /// A copy of the first `count` datagrams that are left, which shares their memory. None if there is
+    /// no memory for the rest.
     ///
     /// # Context
     ///
     /// Any.
-    pub fn first(&self) -> Option<Self> {
+    pub fn first(&self, count: usize) -> Option<Self> {
         // SAFETY: By the type invariant the skb is valid. `skb_clone` (net/core/skbuff.c) gives
         // another one of the same data, which is freed with the last.
         let skb = unsafe { bindings::skb_clone(self.skb.as_ptr(), bindings::GFP_ATOMIC) };
@@ -262,7 +262,7 @@ impl RxPacket {
         // those of a clone.
         Some(Self {
             skb: NonNull::new(skb)?,
-            limit: 1,
+            limit: self.limit.min(count),
             ..*self
         })
     }

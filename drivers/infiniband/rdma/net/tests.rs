@@ -196,7 +196,7 @@ mod packets {
             let payload = packet.payloads().next().unwrap_or_default();
             // A copy has the same, and no more.
             let ok = ok
-                && packet.first().is_some_and(|copy| {
+                && packet.first(1).is_some_and(|copy| {
                     let mut payloads = copy.payloads();
                     let same = payloads.next() == Some(payload) && payloads.next().is_none();
                     same && copy.ip().bytes() == packet.ip().bytes()

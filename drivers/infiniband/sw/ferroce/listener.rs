@@ -86,14 +86,17 @@ impl UdpReceive for Listener {
         let Some(port) = self.port(&rcu, &packet) else {
             return;
         };
-        if let Some(qp) = dispatch(&port, &rcu, &mut packet) {
-            qp.put_aside(packet);
+        while let Some(qp) = dispatch(&port, &rcu, &mut packet) {
+            match qp.put_aside(packet) {
+                Some(others) => packet = others,
+                None => return,
+            }
         }
     }
 }
 
-/// Hands the datagrams of a packet to their QPs. Returns one that has to wait for a page, for which those
-/// that are left are kept.
+/// Hands the datagrams of a packet to their QPs. Returns one that has to wait for a page, for which its
+/// own of those that are left are to be kept.
 // A packet and its headers are large: they are not moved about.
 fn dispatch<'g>(
     port: &'g Port,

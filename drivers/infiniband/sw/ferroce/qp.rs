@@ -28,7 +28,6 @@ mod world;
 
 use crate::{
     completion::CompletionQueue,
-    counters::PortCounter,
     crc::LastFlow,
     error::errno,
     port::Port,
@@ -350,10 +349,7 @@ impl QueuePair {
             fault.is_some_and(|fault| steps.io.faults.stall(fault))
         });
         if waits == Some(true) {
-            match packet.first() {
-                Some(copy) => self.put_aside(copy),
-                None => self.port.counters.add(PortCounter::DropPageFault, 1),
-            }
+            self.keep(packet.first(1));
         }
     }
 

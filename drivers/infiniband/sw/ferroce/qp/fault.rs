@@ -162,13 +162,35 @@ impl World<'_> {
 }
 
 impl QueuePair {
-    /// Keeps a packet until the page that it waits for is there.
+    /// Keeps the datagrams of a packet, of which the first waits for a page, as far as they are for this
+    /// QP; returns what is behind them.
     ///
     /// # Context
     ///
     /// Softirq.
-    pub(crate) fn put_aside(&self, packet: RxPacket) {
-        let mut packet = Some(packet);
+    pub(crate) fn put_aside(&self, mut packet: RxPacket) -> Option<RxPacket> {
+        let ours = |bytes: &&[u8]| {
+            let parsed = Packet::parse(bytes, bytes.len());
+            parsed.is_ok_and(|parsed| parsed.bth.dest_qp == self.qpn)
+        };
+        let count = packet.payloads().take_while(ours).count();
+        if packet.payloads().nth(count).is_none() {
+            self.keep(Some(packet));
+            return None;
+        }
+        self.keep(packet.first(count));
+        packet.skip(count);
+        Some(packet)
+    }
+
+    /// Keeps a packet, of which all datagrams are for this QP, until the page that it waits for is
+    /// there. None: there was no memory to keep it.
+    ///
+    /// # Context
+    ///
+    /// Softirq.
+    pub(super) fn keep(&self, mut packet: Option<RxPacket>) {
+        let lost = packet.is_none();
         {
             let mut state = self.state.lock();
             let io = &mut state.io;
@@ -181,7 +203,7 @@ impl QueuePair {
                 }
             }
         }
-        if packet.is_some() {
+        if lost || packet.is_some() {
             self.port.counters.add(PortCounter::DropPageFault, 1);
         }
         self.pager.queue();
