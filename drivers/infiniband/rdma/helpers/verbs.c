@@ -170,10 +170,6 @@ bool rust_helper_virt_addr_valid(unsigned long addr)
 	return virt_addr_valid((void *)addr);
 }
 
-/*
- * Out of line, so that the compiler of the Rust side cannot look through it: for memory that others change. Long pieces as
- * the kernel copies from and to programs: with string instructions, where memcpy() has them on the newest processors only.
- */
 struct file *rust_helper_rdma_shmem_file(loff_t size)
 {
 	struct file *file = shmem_file_setup("uverbs", size, mk_vma_flags(VMA_NORESERVE_BIT));
@@ -230,6 +226,10 @@ int rust_helper_rdma_shmem_mmap(struct vm_area_struct *vma, struct file *file, s
 	return ret;
 }
 
+/*
+ * Out of line, so that the compiler of the Rust side cannot look through it: for memory that others change. Long pieces as
+ * the kernel copies from and to programs: with string instructions, where memcpy() has them on the newest processors only.
+ */
 void rust_helper_copy_opaque(void *dst, const void *src, size_t len)
 {
 #if defined(CONFIG_X86_64) && !defined(CONFIG_UML) && !defined(CONFIG_KASAN) && !defined(CONFIG_KMSAN) && !defined(CONFIG_KCSAN)
