@@ -44,11 +44,13 @@ def tcp(bed):
 
 class Row:
     """One figure: measure(bed, n) returns it. Smaller is better, but for those in MiB/s. An iteration is `messages` of `size`
-    bytes. loss: what netem does to both directions. icrc=False: off on both sides, which rxe cannot. alone: no driver takes part."""
+    bytes. loss: what netem does to both directions. icrc=False: off on both sides, which rxe cannot. alone: no driver takes part.
+    heavy: takes long, however few iterations there are."""
 
-    def __init__(self, name, unit, measure, iters, size=None, messages=1, mtu=4200, loss=None, icrc=True, tcp=False, alone=False):
+    def __init__(self, name, unit, measure, iters, size=None, messages=1, mtu=4200, loss=None, icrc=True, tcp=False, alone=False,
+                 heavy=False):
         self.name, self.unit, self.measure, self.iters = name, unit, measure, iters
-        self.size, self.messages, self.mtu, self.loss, self.icrc = size, messages, mtu, loss, icrc
+        self.size, self.messages, self.mtu, self.loss, self.icrc, self.heavy = size, messages, mtu, loss, icrc, heavy
         self.kinds = ("ferroce",) * (not alone) + ("rxe",) * (icrc and not alone) + ("tcp",) * tcp + ("alone",) * alone
 
 
@@ -85,7 +87,7 @@ QPS = {1: 5000, 8: 1000, 64: 200, 1024: 50}
 def scaling(qps):
     """The same depth for each QP, however many there are."""
     return bandwidth(f"SEND 64 B, {qps:,} QP{'s' * (qps > 1)}, 16 in flight", "per message", "ib_send_bw", 64, "-e", "-t", 16, "-r", 16,
-                     qps=qps, iters=QPS[qps])
+                     qps=qps, iters=QPS[qps], heavy=qps > 100)
 
 
 SIZES = [2, 3, 64, 255, 1 * KIB, 4 * KIB, 4 * KIB + 1, 16 * KIB, 65535, 64 * KIB, 256 * KIB, 1 * MIB, MIB + 1, 8 * MIB]
@@ -128,7 +130,7 @@ ROWS = [
     Row("registration of 4 KiB", "each", objects.registration(4 * KIB), 200),
     Row("registration of 1 MiB", "each", objects.registration(MIB), 50),
     Row("registration of 64 MiB", "each", objects.registration(64 * MIB), 5),
-    Row("registration of 1 GiB", "each", objects.registration(1024 * MIB), 5),
+    Row("registration of 1 GiB", "each", objects.registration(1024 * MIB), 5, heavy=True),
     *(bandwidth(f"{what} 1 MiB, {loss} loss", "MiB/s", tool, MIB, "-e", iters=iters, loss=f"loss {loss.replace(' ', '')}", tcp=True)
       for what, tool in (("READ", "ib_read_bw"), ("SEND", "ib_send_bw")) for loss, iters in (("0.1 %", 60), ("1 %", 30))),
 ]
