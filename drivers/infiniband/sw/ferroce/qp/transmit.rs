@@ -47,8 +47,12 @@ use roce::{
 };
 use zerocopy::IntoBytes;
 
-/// The most packets in one turn: what is built in one go under the lock.
-const TURN_PACKETS: u32 = 64;
+/// The most packets in one turn, what is built in one go under the lock: four trains of the usual ones on
+/// Ethernet, with 1,024 bytes of payload.
+const TURN_PACKETS: u32 = 248;
+
+/// The most datagrams: see [`Turn::multicast`].
+const TURN_DATAGRAMS: u32 = 64;
 
 /// The most bytes of payload in one turn: a few trains.
 const TURN_BYTES: u32 = 60 << 12;
@@ -141,10 +145,14 @@ impl Turn {
         }
         self.icrc = world.qp.port.uses_icrc();
         self.direct = world.direct_way(now);
+        let most = match world.qp.kind.is_datagram() {
+            true => TURN_DATAGRAMS,
+            false => TURN_PACKETS,
+        };
         let mut bytes = 0u32;
         for number in 0..TURN_RUNS {
             let full = core.path_mtu().packets(TURN_BYTES.saturating_sub(bytes));
-            let room = TURN_PACKETS.saturating_sub(self.count).min(full);
+            let room = most.saturating_sub(self.count).min(full);
             if room == 0 || bytes >= TURN_BYTES {
                 break;
             }
