@@ -85,8 +85,8 @@ pub(super) struct Turn {
     runs: [Option<(Run, u32)>; TURN_RUNS],
     /// Packets are not built, but handed to another QP of the device; they would have had this header.
     direct: Option<OwnedIpHeader>,
-    /// Then: the payload of each of the runs.
-    cargo: [Cargo; TURN_RUNS],
+    /// Then: the payload of each of the runs. Not an array, which each turn would initialise and drop.
+    cargo: KVec<Cargo>,
     used: usize,
     /// One bit for each packet: whether it goes to a multicast address.
     multicast: u64,
@@ -104,7 +104,7 @@ impl Turn {
             runs: core::array::from_fn(|_| None),
             used: 0,
             direct: None,
-            cargo: core::array::from_fn(|_| Cargo::None),
+            cargo: KVec::new(),
             multicast: 0,
         }
     }
@@ -124,11 +124,8 @@ impl Turn {
 
     /// Makes the turn empty again.
     pub(super) fn clear(&mut self) {
-        if self.direct.take().is_some() {
-            for cargo in self.cargo.iter_mut().take(self.used) {
-                *cargo = Cargo::None;
-            }
-        }
+        self.direct = None;
+        self.cargo.clear();
         self.count = 0;
         self.used = 0;
         self.multicast = 0;
@@ -144,7 +141,11 @@ impl Turn {
             return;
         }
         self.icrc = world.qp.port.uses_icrc();
-        self.direct = world.direct_way(now);
+        // Without memory for that, packets are built.
+        self.direct = world.direct_way(now).filter(|_| {
+            let flags = GFP_NOWAIT | __GFP_NOWARN;
+            self.cargo.reserve(TURN_RUNS, flags).is_ok()
+        });
         let most = match world.qp.kind.is_datagram() {
             true => TURN_DATAGRAMS,
             false => TURN_PACKETS,
@@ -162,7 +163,7 @@ impl Turn {
             bytes = bytes.saturating_add(run.payload_len());
             let (built, refused) = match self.direct {
                 None => self.build_run(core, world, &run),
-                Some(_) => self.load(world, &run, number),
+                Some(_) => self.load(world, &run),
             };
             if let Some(entry) = self.runs.get_mut(number) {
                 *entry = Some((run, built));
@@ -220,19 +221,17 @@ impl Turn {
         (built, None)
     }
 
-    /// As [`Self::build_run`], for run `number` of those that are handed over: packets that are not among
-    /// those returned may be so next time.
-    fn load(&mut self, world: &World<'_>, run: &Run, number: usize) -> (u32, Option<BuildError>) {
-        match Cargo::load(world, run) {
-            Ok((cargo, count)) => {
-                if let Some(entry) = self.cargo.get_mut(number) {
-                    *entry = cargo;
-                }
-                self.count = self.count.wrapping_add(count);
-                (count, None)
-            }
-            Err(error) => (0, Some(error)),
-        }
+    /// As [`Self::build_run`], for a run that is handed over: packets that are not among those returned may
+    /// be so next time.
+    fn load(&mut self, world: &World<'_>, run: &Run) -> (u32, Option<BuildError>) {
+        let (cargo, count, refused) = match Cargo::load(world, run) {
+            Ok((cargo, count)) => (cargo, count, None),
+            Err(error) => (Cargo::None, 0, Some(error)),
+        };
+        // There is room for that of each run, see `build`.
+        let _ = self.cargo.push_within_capacity(cargo);
+        self.count = self.count.wrapping_add(count);
+        (count, refused)
     }
 
     /// Builds packets of `run` from `index` on, with their payload and ICRC, and returns how many: those
