@@ -64,7 +64,7 @@ static int contexts(struct ib_device *da, struct ib_device *db)
 	b->p = p;
 	spin_lock_init(&b->lock);
 	timer_setup(&b->timer, burst_timer, 0);
-	hrtimer_setup(&b->hrtimer, burst_hrtimer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_HARD);
+	hrtimer_setup(&b->hrtimer, burst_hrtimer, CLOCK_MONOTONIC, HRTIMER_MODE_REL);
 	for (round = 0; round < 12; round++) {
 		b->number = round;
 		init_completion(&b->done);
@@ -77,7 +77,7 @@ static int contexts(struct ib_device *da, struct ib_device *db)
 			mod_timer(&b->timer, jiffies + 1);
 			break;
 		case 2:
-			hrtimer_start(&b->hrtimer, ms_to_ktime(1), HRTIMER_MODE_REL_HARD);
+			hrtimer_start(&b->hrtimer, ms_to_ktime(1), HRTIMER_MODE_REL);
 			break;
 		}
 		wait_for_completion(&b->done);
