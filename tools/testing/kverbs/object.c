@@ -13,7 +13,7 @@ static int ah_atomic(struct ib_device *da, struct ib_device *db)
 	struct ib_ud_wr wr = { .wr = { .sg_list = &sge, .num_sge = 1, .opcode = IB_WR_SEND,
 				       .send_flags = IB_SEND_SIGNALED }, .remote_qkey = 0x11223344 };
 	struct rdma_ah_attr attr;
-	DEFINE_SPINLOCK(lock);
+	static DEFINE_SPINLOCK(lock);
 	unsigned long flags;
 	struct ib_wc wc;
 	int i, ret;
