@@ -71,7 +71,9 @@ impl SharedMemory {
             pages.push(Atomic::new(0), GFP_KERNEL)?;
         }
         // SAFETY: The helper takes any size (`mm/shmem.c:shmem_file_setup`).
-        let file = from_err_ptr(unsafe { bindings::rdma_shmem_file(size) })?;
+        let file = from_err_ptr(unsafe { bindings::rdma_shmem_file(size) });
+        // Without memory for an inode it says that there is no space.
+        let file = file.map_err(|error| if error == ENOSPC { ENOMEM } else { error })?;
         // INVARIANT: The file is new and ours; no page is known.
         let memory = Self {
             file: NonNull::new(file).ok_or(ENOMEM)?,
