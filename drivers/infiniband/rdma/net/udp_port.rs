@@ -287,19 +287,24 @@ impl<H: UdpReceive> UdpPort<H> {
         Ok(sk)
     }
 
+    /// What hooks are called with: the receiver.
+    #[cfg(CONFIG_NETFILTER)]
+    fn hook_argument(&self) -> *mut c_void {
+        let receiver: *const Receiver<H> = &*self.receiver;
+        receiver.cast_mut().cast()
+    }
+
     /// Registers the hook of one protocol.
     #[cfg(CONFIG_NETFILTER)]
     fn hook<const V4: bool>(&self) -> Result<Hook> {
-        let receiver: *const Receiver<H> = &*self.receiver;
-        let receiver = receiver.cast_mut().cast();
         let function = Some(Self::filter::<V4> as unsafe extern "C" fn(_, _, _) -> _);
-        // SAFETY: `receiver` is what `filter` wants. `drop` unregisters the hook and waits, before
+        // SAFETY: The argument is what `filter` wants. `drop` unregisters the hook and waits, before
         // either is freed.
         unsafe {
             Hook::register(
                 &self.loopback,
                 function,
-                receiver,
+                self.hook_argument(),
                 V4,
                 bindings::nf_inet_hooks_NF_INET_LOCAL_IN,
             )
@@ -309,15 +314,13 @@ impl<H: UdpReceive> UdpPort<H> {
     /// Registers the hook before the look-up of routes.
     #[cfg(CONFIG_NETFILTER)]
     fn early_hook(&self) -> Result<Hook> {
-        let receiver: *const Receiver<H> = &*self.receiver;
-        let receiver = receiver.cast_mut().cast();
         let function = Some(Self::early as unsafe extern "C" fn(_, _, _) -> _);
         // SAFETY: As in `hook`, for `early`.
         unsafe {
             Hook::register(
                 &self.loopback,
                 function,
-                receiver,
+                self.hook_argument(),
                 true,
                 bindings::nf_inet_hooks_NF_INET_PRE_ROUTING,
             )
