@@ -210,6 +210,7 @@ impl World<'_> {
     pub(super) fn fetch(&mut self, core: &mut Core) {
         while self.takes_sends(core) {
             let Some(slot) = core.next_slot() else {
+                // Also if nothing is posted now: what is posted next is only looked at where there is room.
                 if self.grow(core).is_err() {
                     return;
                 }

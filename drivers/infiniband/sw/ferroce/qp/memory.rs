@@ -76,6 +76,16 @@ impl World<'_> {
             length,
             rights,
         };
+        self.with_request(pd, request, f)
+    }
+
+    /// As [`Self::with_region`], for what `request` names.
+    pub(super) fn with_request<T>(
+        &self,
+        pd: usize,
+        request: Request,
+        f: impl FnOnce(&Backing, u64) -> Result<T, MemoryError>,
+    ) -> Result<T, MemoryError> {
         let who = Accessor {
             pd,
             ..self.qp.accessor

@@ -15,10 +15,7 @@ use super::{
 };
 use crate::{
     counters::PortCounter,
-    region::{
-        Backing,
-        Request, //
-    }, //
+    region::Backing, //
 };
 use kernel::prelude::*;
 use rdma::net::{
@@ -481,13 +478,7 @@ fn with_payload(
     f: impl FnOnce(&Backing, u64) -> Result<(), MemoryError>,
 ) -> Result<(), MemoryError> {
     let (pd, request) = world.named(run, offset, length)?;
-    let Request {
-        key,
-        va,
-        length,
-        rights,
-    } = request;
-    world.with_region(pd, key, va, length, rights, f)
+    world.with_request(pd, request, f)
 }
 
 /// Writes all of a packet but its ICRC to `body`, which has just the right length.
