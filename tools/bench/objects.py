@@ -17,17 +17,27 @@ from verbs import FULL_ACCESS, Endpoint
 RDMACM = ["python3", f"{os.path.dirname(testbed.__file__)}/rdmacm.py"]
 
 
-def kib(path, *names):
-    """The sum of these fields, in KiB."""
-    with open(path) as f:
-        return sum(int(line.split()[1]) for line in f if line.split(":")[0] in names)
+IN_USE = ("Slab", "VmallocUsed", "Shmem", "PageTables", "Percpu", "KernelStack")
 
 
 def kernel_memory():
     """Bytes that the kernel has in use for objects. What is free says less: freed pages stay with the CPU for a while."""
     with open("/proc/sys/vm/drop_caches", "w") as f:
         f.write("3")
-    return 1024 * kib("/proc/meminfo", "Slab", "VmallocUsed", "Shmem", "PageTables", "Percpu", "KernelStack")
+    with open("/proc/meminfo") as f:
+        return 1024 * sum(int(line.split()[1]) for line in f if line.split(":")[0] in IN_USE)
+
+
+def memory_of(make, close):
+    """Bytes of the kernel for what make() returns and close() takes back."""
+    # As much as is measured comes first: that takes up what others have left half used.
+    first = make()
+    before = kernel_memory()
+    things = make()
+    used = kernel_memory() - before
+    close(things)
+    close(first)
+    return used
 
 
 def connected(bed, count, depth):
@@ -48,14 +58,7 @@ def close(ends):
 
 def qp_memory(bed, count):
     """Bytes of the kernel for each connected, idle RC QP with 128 WQEs each way."""
-    # As many as are measured come first: they take up what others have left half used.
-    first = connected(bed, count, 128)
-    before = kernel_memory()
-    ends = connected(bed, count, 128)
-    used = kernel_memory() - before
-    close(ends)
-    close(first)
-    return used / (2 * count)
+    return memory_of(lambda: connected(bed, count, 128), close) / (2 * count)
 
 
 def connection(bed, count):
@@ -89,26 +92,20 @@ def registration(size):
     return measure
 
 
-def memory_of(count, make):
-    """Bytes of the kernel for each of the objects that make() returns; they are closed again."""
-    first = [make() for _ in range(count)]
-    before = kernel_memory()
-    things = [make() for _ in range(count)]
-    used = kernel_memory() - before
-    for thing in first + things:
+def close_all(things):
+    for thing in things:
         thing.close()
-    return used / count
 
 
 def cq_memory(bed, count):
     with Endpoint(bed.h1.dev) as end:
-        return memory_of(count, lambda: CQ(end.ctx, 256, None, None, 0))
+        return memory_of(lambda: [CQ(end.ctx, 256, None, None, 0) for _ in range(count)], close_all) / count
 
 
 def mr_memory(bed, count):
     """Of small regions of memory that is there anyway."""
     with Endpoint(bed.h1.dev, length=4096) as end:
-        return memory_of(count, lambda: MR(end.pd, 4096, FULL_ACCESS, address=end.mr.buf))
+        return memory_of(lambda: [MR(end.pd, 4096, FULL_ACCESS, address=end.mr.buf) for _ in range(count)], close_all) / count
 
 
 def rdma_cm(bed, count):

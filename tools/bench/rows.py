@@ -16,8 +16,7 @@ def perftest(bed, tool, size, iters, *options, same=False, timeout=900):
     client = bed.h1 if same else bed.h2
 
     def cmd(host):
-        sizes = ["-a"] if size == "all" else ["-s", size]
-        return [tool, "-d", host.dev, "-x", host.gid_index(host.ip4), "-p", port, "-F", *sizes, "-n", iters, *options]
+        return [tool, "-d", host.dev, "-x", host.gid_index(host.ip4), "-p", port, "-F", "-s", size, "-n", iters, *options]
     server = bed.h1.start(*cmd(bed.h1))
     server.wait_listening(port)
     job = client.start(*cmd(client), bed.h1.ip4)
