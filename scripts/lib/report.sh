@@ -49,11 +49,3 @@ setting() {
 	v=$(sed -n '1,30s/^# guest:.*\<'"$2"'=\([0-9]*\).*/\1/p' "$1")
 	echo "${v:-$3}"
 }
-
-# processors FILE: how many its guest gets. On the debug kernel, which is where races are looked for, two at least.
-processors() {
-	local n
-	n=$(setting "$1" smp 1)
-	if [ "${KERNEL:-stock}" = debug ] && [ "$n" -lt 2 ]; then n=2; fi
-	echo "$n"
-}

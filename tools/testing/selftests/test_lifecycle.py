@@ -12,10 +12,10 @@ import pyverbs.enums as e
 import pytest
 
 from impair import qdisc
-from testbed import DRIVER, SCRATCH, Testbed, module_of, modules, rdma_links, run, sh, wait_until
+from testbed import DRIVER, SCRATCH, SLOW, Testbed, module_of, modules, rdma_links, run, sh, wait_until
 from verbs import FULL_ACCESS, Endpoint, pair
 
-ROUNDS = 200
+ROUNDS = 200 // SLOW
 # Not vmap_area: the kernel frees those in large batches; areas in use are counted one by one below.
 CACHES = re.compile(r"^(kmalloc-|dma-kmalloc|kernfs_node_cache|UDP|UDPv6|sock_inode_cache|skbuff_|ip6_dst|ip_dst|rtable|pid|"
                     r"radix_tree_node|maple_node|task_struct|shmem_inode|pool_workqueue|ferroce|rxe)")
@@ -63,10 +63,10 @@ def books():
 
 
 def differences(before, after, rounds):
-    """What grew by at least half an object in each round, or 1 KiB of other memory."""
+    """What grew by at least half an object in each round, or 1 KiB of other memory, which comes in larger pieces."""
     bad = [f"{name}: {n} objects more" for name in after["slabs"]
            if (n := after["slabs"][name] - before["slabs"].get(name, 0)) >= rounds // 2]
-    bad += [f"{name}: {n} KiB more" for name in ("percpu", "vmalloc") if (n := after[name] - before[name]) >= rounds]
+    bad += [f"{name}: {n} KiB more" for name in ("percpu", "vmalloc") if (n := after[name] - before[name]) >= max(rounds, 200)]
     bad += [f"{name}: {before[name]} before, {after[name]} now" for name in ("sockets", "areas", "modules")
             if after[name] != before[name]]
     return bad
