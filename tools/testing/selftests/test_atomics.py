@@ -16,7 +16,7 @@ from pyverbs.wr import SGE
 from impair import lossy
 from perftest import perftest
 from testbed import Testbed
-from verbs import FULL_ACCESS, OK, Endpoint, pair, pattern, status_name
+from verbs import FULL_ACCESS, OK, Endpoint, all_good, pair, pattern, status_name
 
 ATOMIC_ACCESS = FULL_ACCESS | e.IBV_ACCESS_REMOTE_ATOMIC
 MASK = (1 << 64) - 1
@@ -94,7 +94,7 @@ def test_more_than_may_be_outstanding(bed):
             a.fetch_add(8 * n, b.at(0), 1, wr_id=n)
             a.read(4096 + 8 * n, 8, b.at(0), wr_id=100 + n)
         done = a.poll(60)
-        assert all(w.status == OK for w in done), [status_name(w.status) for w in done]
+        all_good(done)
         for n in range(30):
             assert (word(a, 8 * n), word(a, 4096 + 8 * n) >= n + 1) == (n, True)
 
@@ -147,7 +147,7 @@ def exact_sum(a, b):
         for n in range(32):
             a.fetch_add(8 * n, b.at(0), n + 1)
         done = a.poll(32, 120)
-        assert all(w.status == OK for w in done), [status_name(w.status) for w in done]
+        all_good(done)
         for n in range(32):
             assert word(a, 8 * n) == total
             total += n + 1
@@ -191,7 +191,7 @@ def test_atomic_towards_everybody(bed):
             for x, y in more:
                 for n in range(8):
                     x.fetch_add(8 * n, b.at(0), 1)
-            assert all(w.status == OK for w in a.poll(8 * len(more)))
+            all_good(a.poll(8 * len(more)))
         thread.join()
         assert word(b, 0) == local + rounds * 8 * len(more)
         for ends in more[1:]:
@@ -211,7 +211,7 @@ def test_compare_and_swap_loop_of_two(bed):
             first, second = (a, ends[0]) if n % 2 else (ends[0], a)
             first.compare_swap(0, b.at(0), value, value + 1)
             second.compare_swap(8, b.at(0), value, value + 2)
-            assert all(w.status == OK for w in a.poll(2))
+            all_good(a.poll(2))
             won = [word(a, 0) == value, word(a, 8) == value]
             assert won.count(True) == 1, "exactly one of them wins"
             value = word(b, 0)
@@ -268,7 +268,7 @@ def test_atomic_write_with_loss(bed):
         for n in range(40):
             for i in range(8):
                 post(a, "wr_atomic_write", b.mr.rkey, b.mr.buf + 8 * (i % 2), struct.pack("=Q", n << 8 | i))
-            assert all(w.status == OK for w in a.poll(8, 120))
+            all_good(a.poll(8, 120))
             assert (word(b, 0), word(b, 8)) == (n << 8 | 6, n << 8 | 7)
 
 

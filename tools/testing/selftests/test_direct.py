@@ -22,7 +22,7 @@ from test_uc import test_data, test_many_messages  # noqa: F401
 from test_xrc import test_receiver_not_ready  # noqa: F401
 from testbed import Testbed
 from transfer import burst, transfer
-from verbs import OK, Endpoint, pair, pattern
+from verbs import OK, Endpoint, all_good, pair, pattern
 
 pytestmark = pytest.mark.differs_on_rxe("builds them")
 
@@ -150,7 +150,7 @@ def test_traffic_both_ways_with_many(bed):
         first.mr.write(data, len(data), 0)
         for n, end in enumerate(ends):
             end.write(0, len(data), first.at((n + 1) * 65536), wr_id=n)
-        assert all(w.status == OK for w in first.poll(len(ends)))
+        all_good(first.poll(len(ends)))
         for n in range(len(ends)):
             assert first.mr.read(len(data), (n + 1) * 65536) == data
     finally:

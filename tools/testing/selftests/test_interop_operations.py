@@ -15,7 +15,7 @@ from perftest import perftest
 from test_atomics import EX, atomics, exact_sum, post, set_word, word
 from test_uc import SEND_LAST, SEND_MIDDLE, WRITE_LAST
 from testbed import DRIVER, Testbed
-from verbs import FULL_ACCESS, OK, pair, pattern, status_name
+from verbs import FULL_ACCESS, OK, all_good, pair, pattern
 
 PEER = "rxe"
 
@@ -61,7 +61,7 @@ def test_atomics_mixed_with_reads(bed):
             a.fetch_add(8 * n, b.at(0), 1)
             a.read(4096, 5000, b.at(8192))
         done = a.poll(60)
-        assert all(w.status == OK for w in done), [status_name(w.status) for w in done]
+        all_good(done)
         assert [word(a, 8 * n) for n in range(30)] == list(range(30))
 
 
@@ -94,7 +94,7 @@ def test_atomic_write_with_loss(bed):
         for n in range(60):
             for i in range(8):
                 post(a, "wr_atomic_write", b.mr.rkey, b.mr.buf + 8 * (i % 2), struct.pack("=Q", n << 8 | i))
-            assert all(w.status == OK for w in a.poll(8, 120))
+            all_good(a.poll(8, 120))
             assert (word(b, 0), word(b, 8)) == (n << 8 | 6, n << 8 | 7)
 
 
@@ -161,5 +161,5 @@ def test_atomics_count_with_the_access_of_the_peer(bed):
                 for n in range(8):
                     x.fetch_add(64 + 8 * n, y.at(0), 1)
             for x in ends:
-                assert all(w.status == OK for w in x.poll(8))
+                all_good(x.poll(8))
         assert [word(end, 0) for end in ends] == [40, 40]

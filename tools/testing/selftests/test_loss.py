@@ -10,7 +10,7 @@ import pytest
 from impair import NETEM, drop_every, dropped, lossy, short_queue, single_packets
 from testbed import Testbed
 from transfer import SLOTS, burst, transfer
-from verbs import OK, pair, pattern, status_name
+from verbs import OK, all_good, pair, pattern
 
 MIB = 1 << 20
 
@@ -64,7 +64,7 @@ def test_mixed_work(bed):
                 x.read(200000, 20000, y.at(40000), wr_id=3)
             for i, x in enumerate(ends):
                 done = x.poll(4, 120)
-                assert all(w.status == OK for w in done), [status_name(w.status) for w in done]
+                all_good(done)
                 assert [w.wr_id for w in done if w.wr_id] == [1, 2, 3]
                 mine, peers = sent[i], sent[1 - i]
                 assert x.mr.read(20000, 200000) == peers[40000:], f"READ, round {round_}"
@@ -100,7 +100,7 @@ def test_short_egress_queue_shared(bed):
             for i in range(8):
                 x.write(0, 100000, y.at(100000 * i))
         done = a.poll(64, 200)
-        assert all(w.status == OK for w in done), [status_name(w.status) for w in done]
+        all_good(done)
         assert b.mr.read(800000, 0) == data * 8
         for ends in more:
             for end in ends:

@@ -10,7 +10,7 @@ import pytest
 from capture import capture
 from testbed import Host, Testbed, counters, gid_of, gids, run, wait_until
 from transfer import transfer
-from verbs import OK, RTR_MASK, RTS_MASK, Endpoint, pair, pattern, status_name
+from verbs import OK, RTR_MASK, RTS_MASK, Endpoint, all_good, pair, pattern
 
 MIB = 1 << 20
 SIZES = [1, 4096, 10001, 65536]
@@ -48,7 +48,7 @@ def test_queue_pair_to_itself(bed):
     end.mr.write(data, 5000, 0)
     end.recv(10000, 5000)
     end.send(0, 5000)
-    assert all(w.status == OK for w in end.poll(2))
+    all_good(end.poll(2))
     assert end.mr.read(5000, 10000) == data
     end.read(20000, 5000, end.at(0))
     assert end.done() == OK
@@ -187,7 +187,7 @@ def test_64_queue_pairs(bed):
             x.write(8000 * i + 4000, 4000, y.at(8000 * i + 4000))
             y.read(600000 + 1000 * i, 1000, x.at(8000 * i))
         done = a.poll(128, 120) + b.poll(128, 120)
-        assert all(w.status == OK for w in done), [status_name(w.status) for w in done]
+        all_good(done)
         assert b.mr.read(len(data), 0) == data
         assert all(b.mr.read(1000, 600000 + 1000 * i) == data[8000 * i:8000 * i + 1000] for i in range(64))
         numbers = {x.qp.qp_num for pair_ in [(a, b)] + more for x in pair_[:1]}

@@ -6,7 +6,7 @@ import pyverbs.enums as e
 import pytest
 
 from testbed import Testbed
-from verbs import OK, pair, pattern, readable, status_name
+from verbs import OK, all_good, pair, pattern, readable, status_name
 
 LENGTH = 1 << 18
 SIGNALED, FENCE, SOLICITED, INLINE = (e.IBV_SEND_SIGNALED, e.IBV_SEND_FENCE, e.IBV_SEND_SOLICITED, e.IBV_SEND_INLINE)
@@ -241,7 +241,7 @@ def test_both_ways_at_once(ends):
         a.send(8000 * i, 8000)
         b.send(8000 * i, 8000)
     for end in ends:
-        assert all(w.status == OK for w in end.poll(24))
+        all_good(end.poll(24))
     assert got(b, 130000, 96000) == da[:96000]
     assert got(a, 130000, 96000) == db[:96000]
 

@@ -24,7 +24,7 @@ from perftest import perftest
 from rings import Ring, Uverbs
 from streamer import stream
 from testbed import Testbed, counters
-from verbs import OK, Endpoint, pair, pattern
+from verbs import OK, Endpoint, all_good, pair, pattern
 
 LAST_WQE = e.IBV_EVENT_QP_LAST_WQE_REACHED
 LIMIT_REACHED = e.IBV_EVENT_SRQ_LIMIT_REACHED
@@ -113,7 +113,7 @@ def test_many_queue_pairs(bed, count, messages):
                 a.mr.write(data, len(data), place * ROOM)
                 senders[n].send(place * ROOM, len(data), wr_id=n)
                 used[n] += 1
-            assert all(w.status == OK for w in a.poll(len(batch)))
+            all_good(a.poll(len(batch)))
             seen = set()
             for wc in b.poll(len(batch)):
                 n = by_number[wc.qp_num]
@@ -140,7 +140,7 @@ def test_write_with_immediate_takes_one(bed):
             b.recv(n * ROOM, ROOM, wr_id=n)
         for n in range(4):
             senders[n % 2].post(e.IBV_WR_RDMA_WRITE_WITH_IMM, 0, 100, remote=b.at(20000), imm=n)
-        assert all(w.status == OK for w in a.poll(4))
+        all_good(a.poll(4))
         got = b.poll(4)
         assert [w.wr_id for w in got] == [0, 1, 2, 3] and all(w.status == OK for w in got)
 
@@ -190,7 +190,7 @@ def test_empty_queue_is_not_ready(bed):
         for n in range(2):
             b.recv(n * ROOM, ROOM, wr_id=n)
         assert sorted(w.wr_id for w in a.poll(2)) == [0, 1]
-        assert all(w.status == OK for w in b.poll(2))
+        all_good(b.poll(2))
 
 
 def test_receives_on_the_queue_pair_are_refused(bed):

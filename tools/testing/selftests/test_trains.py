@@ -11,7 +11,7 @@ import pytest
 from impair import qdisc, single_packets
 from testbed import Testbed
 from transfer import transfer
-from verbs import OK, pair, pattern
+from verbs import OK, all_good, pair, pattern
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -76,7 +76,7 @@ def test_short_messages_travel_together(bed):
             wr.next_wr = following
         a.qp.post_send(wrs[0])
         assert [(w.wr_id, w.status) for w in a.poll(count)] == [(i, OK) for i in range(count)]
-        assert all(w.status == OK for w in b.poll(count))
+        all_good(b.poll(count))
         assert b.mr.read(len(data), 0) == data
         many, packets = bed.h1.buffers_sent() - before[0], bed.h1.counters()["sent_pkts"] - before[1]
     assert many < packets / 3, f"{packets} packets in {many} buffers"

@@ -11,7 +11,7 @@ import pytest
 from impair import drop_every, lossy
 from perftest import perftest
 from testbed import Testbed
-from verbs import OK, pair, pattern, status_name
+from verbs import OK, all_good, pair, pattern, status_name
 
 UC = e.IBV_QPT_UC
 SEND_FIRST, SEND_MIDDLE, SEND_LAST, WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST = 32, 33, 34, 38, 39, 40
@@ -84,7 +84,7 @@ def test_a_lost_packet_takes_its_message_along(bed, op, opcode):
                 # Tells that what came before is over.
                 b.recv(0, 0, wr_id=n)
                 a.post(e.IBV_WR_SEND_WITH_IMM, 0, 0, imm=n)
-            assert all(w.status == OK for w in a.poll(1 if op == "send" else 2))
+            all_good(a.poll(1 if op == "send" else 2))
             lost = n % 3 == 2
             if op == "send" and lost:
                 b.nothing(0.1)
@@ -113,7 +113,7 @@ def test_loss_reorder_and_duplicates(bed):
                 data = pattern(size, number)
                 a.mr.write(data, size, 500000 + i * 4096)
                 a.post(e.IBV_WR_SEND_WITH_IMM, 500000 + i * 4096, size, imm=number)
-            assert all(w.status == OK for w in a.poll(burst))
+            all_good(a.poll(burst))
             sent += burst
             time.sleep(0.02)
             n, wcs = b.cq.poll(32)

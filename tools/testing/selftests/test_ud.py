@@ -16,7 +16,7 @@ from datagram import GRH, QKEY, Ud
 from impair import lossy
 from perftest import perftest
 from testbed import Testbed
-from verbs import OK, Endpoint, pattern, status_name
+from verbs import OK, Endpoint, all_good, pattern, status_name
 
 OF_THE_QP = 0x80000000
 
@@ -165,7 +165,7 @@ def test_many_destinations(bed, ends):
         peer.recv(n * 256, 256, wr_id=n)
     for n, peer in enumerate(peers):
         a.send(addresses[4 if n % 2 else 6], peer, 10 + n, imm=n)
-    assert all(w.status == OK for w in a.end.poll(8))
+    all_good(a.end.poll(8))
     got = {w.wr_id: w for w in b.end.poll(8)}
     for n, peer in enumerate(peers):
         assert (got[n].qp_num, got[n].byte_len, got[n].imm_data) == (peer.qp.qp_num, GRH + 10 + n, n)

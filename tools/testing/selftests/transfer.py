@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Moves data between two endpoints and compares every byte that arrives."""
 
-from verbs import OK, pattern, status_name
+from verbs import OK, all_good, pattern, status_name
 
 SLOTS = 4
 """Messages outstanding at once; each has a quarter of the memory region."""
@@ -61,5 +61,5 @@ def burst(a, b, op, count, size):
             a.read(at, size, b.at(at), wr_id=i)
     assert [(w.wr_id, w.status) for w in a.poll(count, 30)] == [(i, OK) for i in range(count)]
     if op == "send":
-        assert all(w.status == OK for w in b.poll(count, 30))
+        all_good(b.poll(count, 30))
     assert dst.mr.read(len(data), 0) == data

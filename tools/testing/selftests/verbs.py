@@ -14,6 +14,7 @@ import os
 import random
 import select
 import time
+from collections import Counter
 
 import pyverbs.enums as e
 from pyverbs.addr import AHAttr, GlobalRoute
@@ -44,6 +45,11 @@ INIT_MASK = e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_ACCE
 
 def status_name(status):
     return STATUS.get(status, str(status))
+
+
+def all_good(done):
+    """Each completion is one of success; if not, it says how many are of which status."""
+    assert all(w.status == OK for w in done), str(Counter(status_name(w.status) for w in done))
 
 
 def pattern(length, seed):
@@ -153,7 +159,8 @@ class Endpoint:
         return attr
 
     def connect(self, peer, ip=4, *, access=FULL_ACCESS, rts=True, timeout=14, retry=7, rnr_retry=7, max_rd=16, **rtr):
-        """INIT, RTR and, with rts, RTS, towards another endpoint."""
+        """INIT, RTR and, with rts, RTS, towards another endpoint. Where all is slow, the timeout (0: none) is longer."""
+        timeout = timeout and timeout + SLOW.bit_length() - 1
         self.to_init(access)
         self.qp.modify(self.rtr_attr(peer.gid(peer.gid_index(ip)), self.gid_index(ip), peer.qp.qp_num, peer.psn, **rtr),
                        RTR_MASK if self.kind == e.IBV_QPT_RC else UC_RTR_MASK)
