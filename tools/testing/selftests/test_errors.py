@@ -263,6 +263,22 @@ def test_rnr_until_a_receive_comes(bed):
         b.nothing(0.1)
 
 
+def test_receives_that_come_soon(bed):
+    """Messages wait a little for receives before the sender is told that there are none: each arrives once, in order."""
+    with pair(bed.h1.dev, bed.h2.dev, connect={"min_rnr_timer": 14}) as (a, b):
+        for turn in range(60):
+            count = 1 + turn % 4
+            data = pattern(300 * count, turn)
+            a.mr.write(data, len(data), 0)
+            for i in range(count):
+                a.send(300 * i, 300, wr_id=i)
+            for i in range(count):
+                b.recv(300 * i, 300, wr_id=i)
+            for end in (a, b):
+                assert [(w.wr_id, w.status) for w in end.poll(count)] == [(i, OK) for i in range(count)]
+            assert b.mr.read(len(data), 0) == data
+
+
 def test_rnr_does_not_undo_what_came_before(bed):
     """WRITEs in front of a SEND that has to wait are done once and complete."""
     with pair(bed.h1.dev, bed.h2.dev, connect={"min_rnr_timer": 14}) as (a, b):

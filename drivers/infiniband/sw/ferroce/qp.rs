@@ -21,6 +21,7 @@ mod fetch;
 mod inbound;
 mod lane;
 mod memory;
+mod receive_wait;
 mod receiver;
 mod sends;
 mod transmit;
@@ -70,6 +71,7 @@ use rdma::{
         QpNotifier, //
     }, //
 };
+use receive_wait::ReceiveWait;
 use receiver::Receiver;
 use roce::{
     qp::{
@@ -163,6 +165,7 @@ struct Io {
     /// Present interval of looking for late receives, in nanoseconds.
     late_interval: u64,
     faults: Faults,
+    receive_wait: ReceiveWait,
 }
 
 struct State {
@@ -226,6 +229,7 @@ impl QueuePair {
                 dead: false,
                 late_interval: LATE_RECEIVE_NS,
                 faults: Faults::default(),
+                receive_wait: ReceiveWait::default(),
             },
         };
         let accessor = Accessor {
@@ -345,8 +349,8 @@ impl QueuePair {
             if steps.io.faults.is_stalled() {
                 return true;
             }
-            let fault = self.handle(steps, &inbound, now(), parsed, welcome);
-            fault.is_some_and(|fault| steps.io.faults.stall(fault))
+            let missing = self.handle(steps, &inbound, now(), parsed, welcome);
+            missing.is_some_and(|missing| steps.io.faults.stall(missing))
         });
         if waits == Some(true) {
             self.keep(packet.first(1));
@@ -469,7 +473,7 @@ impl QueuePair {
 
 impl TimerTarget for QueuePair {
     fn expired(&self) {
-        let _ = self.drive_steps(BUDGET_INLINE, |steps| {
+        let found = self.drive_steps(BUDGET_INLINE, |steps| {
             let (core, mut world) = steps.next(None);
             world.io.late_interval = if world.io.receives.is_empty() {
                 LATE_RECEIVE_MAX_NS.min(world.io.late_interval.saturating_mul(2))
@@ -478,7 +482,11 @@ impl TimerTarget for QueuePair {
             };
             core.handle_timeout(now(), &mut world);
             steps.gather = self.waits_on(steps.core, steps.io);
+            self.looks_for_receives(steps.io)
         });
+        if found == Some(true) {
+            self.replay();
+        }
     }
 }
 

@@ -234,7 +234,7 @@ where
             Some(receive) => receive,
             None => match env.take_receive() {
                 Receive::Wqe(receive) => receive,
-                Receive::Empty => {
+                Receive::Empty | Receive::Soon => {
                     env.count(Counter::DropNoReceive);
                     return Ok(());
                 }

@@ -29,6 +29,9 @@ pub enum Receive {
     Wqe(RecvWqe),
     /// None is posted.
     Empty,
+    /// None is posted yet, but one may be soon: the packet at hand is to be handed in again, as if it had not
+    /// come; the driver sees to that. Only on reliable connections.
+    Soon,
     /// The next one was malformed; it has been taken and must be completed in error.
     Invalid {
         /// Its identifier.

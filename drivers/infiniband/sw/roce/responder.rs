@@ -311,6 +311,7 @@ where
                     self.not_ready(ctx, env);
                     return Ok(());
                 }
+                Receive::Soon => return Ok(()),
                 Receive::Invalid { wr_id } => return self.bad_receive(wr_id, ctx, env),
                 Receive::Broken => return self.broken_receives(ctx, env),
             },
@@ -412,6 +413,7 @@ where
                     self.not_ready(ctx, env);
                     return Ok(());
                 }
+                Receive::Soon => return Ok(()),
                 Receive::Invalid { wr_id } => return self.bad_receive(wr_id, ctx, env),
                 Receive::Broken => return self.broken_receives(ctx, env),
             }

@@ -139,7 +139,7 @@ impl Cargo {
                     return Ok((Self::Copied(copy), count));
                 }
                 Err(error) if count == 1 => return Err(BuildError::Memory(error)),
-                Err(_) => world.fault.set(None),
+                Err(_) => world.missing.set(None),
             }
         }
         Err(BuildError::Memory(MemoryError::Fault))

@@ -68,15 +68,34 @@ pub(super) struct PageFault {
     pub(super) request: Request,
 }
 
-/// What of a QP waits for pages.
+/// What a packet waits for.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(super) enum Missing {
+    Page(PageFault),
+    /// A receive WQE, see [`super::receive_wait`].
+    Receive,
+}
+
+impl Missing {
+    pub(super) fn page(self) -> Option<PageFault> {
+        match self {
+            Self::Page(fault) => Some(fault),
+            Self::Receive => None,
+        }
+    }
+}
+
+/// What of a QP waits for pages, and what for a receive WQE.
 #[derive(Default)]
 pub(super) struct Faults {
     /// What the packets wait for.
-    receive: Option<PageFault>,
+    receive: Option<Missing>,
     /// What transmission waits for.
     transmit: Option<PageFault>,
     /// Packets wait, or are being handed in again.
     stalled: bool,
+    /// They are being handed in again.
+    replaying: bool,
     /// The packet whose turn it is.
     current: Option<RxPacket>,
     /// Those behind it.
@@ -96,9 +115,19 @@ impl Faults {
         self.transmit.is_some()
     }
 
-    /// The packet at hand waits for a page; so do those that follow. Returns true.
-    pub(super) fn stall(&mut self, fault: PageFault) -> bool {
-        self.receive = Some(fault);
+    /// What the packets wait for.
+    pub(super) fn missing(&self) -> Option<Missing> {
+        self.receive
+    }
+
+    /// Packets that wait for a receive WQE are to be handed in again.
+    pub(super) fn found_receive(&mut self) {
+        self.receive = None;
+    }
+
+    /// The packet at hand waits; so do those that follow. Returns true.
+    pub(super) fn stall(&mut self, missing: Missing) -> bool {
+        self.receive = Some(missing);
         self.stalled = true;
         true
     }
@@ -156,7 +185,7 @@ impl World<'_> {
         if self.io.faults.is_hopeless(&fault) {
             return Err(MemoryError::Access);
         }
-        self.fault.set(Some(fault));
+        self.missing.set(Some(Missing::Page(fault)));
         Err(MemoryError::NotResident)
     }
 }
@@ -183,15 +212,15 @@ impl QueuePair {
         Some(packet)
     }
 
-    /// Keeps a packet, of which all datagrams are for this QP, until the page that it waits for is
-    /// there. None: there was no memory to keep it.
+    /// Keeps a packet, of which all datagrams are for this QP, until what it waits for is there.
+    /// None: there was no memory to keep it.
     ///
     /// # Context
     ///
     /// Softirq.
     pub(super) fn keep(&self, mut packet: Option<RxPacket>) {
         let lost = packet.is_none();
-        {
+        let missing = {
             let mut state = self.state.lock();
             let io = &mut state.io;
             if !io.dead && io.faults.waiting.len() < MAX_WAITING {
@@ -202,11 +231,15 @@ impl QueuePair {
                     io.faults.stalled = true;
                 }
             }
-        }
+            io.faults.receive
+        };
         if lost || packet.is_some() {
             self.port.counters.add(PortCounter::DropPageFault, 1);
         }
-        self.pager.queue();
+        // For a receive WQE the timer looks.
+        if missing != Some(Missing::Receive) {
+            self.pager.queue();
+        }
     }
 
     /// Brings in what the QP waits for, and goes on with what has waited.
@@ -224,6 +257,7 @@ impl QueuePair {
                 }
                 (io.faults.receive, io.faults.transmit)
             };
+            let receive = receive.and_then(Missing::page);
             let failed = [receive, transmit]
                 .map(|fault| fault.and_then(|fault| outcome(&fault, self.bring_in(&fault))));
             let stalled = {
@@ -233,7 +267,7 @@ impl QueuePair {
                     cell.set(failed);
                 }
                 // Another one may have come up meanwhile.
-                if faults.receive == receive {
+                if faults.receive == receive.map(Missing::Page) {
                     faults.receive = None;
                 }
                 if faults.transmit == transmit {
@@ -247,7 +281,12 @@ impl QueuePair {
             let _ = self.drive(BUDGET_WORK, |_, _| ());
             let state = self.state.lock();
             let faults = &state.io.faults;
-            if faults.receive.is_none() && faults.transmit.is_none() && !faults.stalled {
+            // What waits for a receive WQE is the timer's matter.
+            let received = match faults.receive {
+                None => !faults.stalled,
+                Some(missing) => missing == Missing::Receive,
+            };
+            if received && faults.transmit.is_none() {
                 return;
             }
         }
@@ -272,28 +311,17 @@ impl QueuePair {
         backing.fault(offset, usize::try_from(fault.request.length)?, kind)
     }
 
-    /// Hands in the packets that have waited, until one has to wait again.
-    fn replay(&self) {
-        loop {
-            let next = {
-                let mut state = self.state.lock();
-                let faults = &mut state.io.faults;
-                if faults.receive.is_some() {
-                    return;
-                }
-                let next = match faults.current.take() {
-                    Some(packet) => Some(packet),
-                    None => faults.waiting.remove(0).ok(),
-                };
-                if next.is_none() {
-                    // From here on packets are handled as they come.
-                    faults.stalled = false;
-                }
-                next
-            };
-            let Some(mut packet) = next else {
-                return;
-            };
+    /// Hands in the packets that have waited, until one has to wait again. Does nothing if somebody else is at
+    /// it.
+    ///
+    /// # Context
+    ///
+    /// Process or softirq context, no lock held.
+    pub(super) fn replay(&self) {
+        if core::mem::replace(&mut self.state.lock().io.faults.replaying, true) {
+            return;
+        }
+        while let Some(mut packet) = self.next_of_waiting() {
             let mut again = false;
             while let Some((taken, waits)) =
                 self.drive_steps(BUDGET_WORK, |steps| self.take_in(steps, &packet, None))
@@ -307,12 +335,33 @@ impl QueuePair {
             let mut state = self.state.lock();
             if again {
                 state.io.faults.current = Some(packet);
-                return;
-            }
-            if let Some(cell) = state.io.faults.hopeless.first() {
+            } else if let Some(cell) = state.io.faults.hopeless.first() {
                 cell.set(None);
             }
         }
+    }
+
+    /// The first packet of those that have waited, if they are not to wait again.
+    fn next_of_waiting(&self) -> Option<RxPacket> {
+        let mut state = self.state.lock();
+        let faults = &mut state.io.faults;
+        let mut next = None;
+        if faults.receive.is_none() {
+            next = match faults.current.take() {
+                Some(packet) => Some(packet),
+                None => faults.waiting.remove(0).ok(),
+            };
+            // Without one, packets are handled as they come from here on.
+            faults.stalled = next.is_some();
+        }
+        faults.replaying = next.is_some();
+        let waits_for_page = faults.receive.and_then(Missing::page).is_some();
+        drop(state);
+        if waits_for_page {
+            // It may be the timer that found out.
+            self.pager.queue();
+        }
+        next
     }
 
     /// Handles the datagrams of a packet, from the first one on: up to one that is for another QP, one that
@@ -382,8 +431,8 @@ impl QueuePair {
                 let _ = payloads.nth(others.wrapping_sub(1));
             } else {
                 let inbound = Inbound::new(packet, bytes, bytes.len(), id, parsed);
-                if let Some(fault) = self.handle(steps, &inbound, now, parsed, welcome) {
-                    waits = steps.io.faults.stall(fault);
+                if let Some(missing) = self.handle(steps, &inbound, now, parsed, welcome) {
+                    waits = steps.io.faults.stall(missing);
                     break;
                 }
             }
@@ -423,7 +472,7 @@ impl QueuePair {
         1
     }
 
-    /// Handles one datagram with the right ICRC; returns the page that it has to wait for, if any. It is
+    /// Handles one datagram with the right ICRC; returns what it has to wait for, if anything. It is
     /// dropped if it is not `welcome`.
     #[inline]
     pub(super) fn handle(
@@ -433,13 +482,13 @@ impl QueuePair {
         now: Instant,
         parsed: &Packet,
         welcome: bool,
-    ) -> Option<PageFault> {
+    ) -> Option<Missing> {
         let (core, mut world) = steps.next(Some(inbound));
         if welcome {
             core.handle_packet(now, parsed, &mut world);
         } else {
             self.port.counters.add(PortCounter::DropBadAddress, 1);
         }
-        world.fault.take()
+        world.missing.take()
     }
 }

@@ -178,6 +178,8 @@ pub(crate) struct Inbound<'a> {
     pub(crate) vlan: Option<u16>,
     /// Ethernet source address.
     pub(crate) source_mac: Option<[u8; 6]>,
+    /// It is a packet, which can be kept.
+    pub(super) can_wait: bool,
 }
 
 /// Bytes of global route header in front of a received datagram.
@@ -205,6 +207,7 @@ impl<'a> Inbound<'a> {
             id,
             vlan: packet.vlan_id(),
             source_mac: packet.src_mac(),
+            can_wait: true,
         }
     }
 
@@ -218,6 +221,7 @@ impl<'a> Inbound<'a> {
             id: 0,
             vlan: None,
             source_mac: None,
+            can_wait: false,
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::{
     direct::Cargo,
+    fault::Missing,
     lane::{
         Lane,
         Way, //
@@ -174,7 +175,7 @@ impl Turn {
                 None => {}
                 Some(BuildError::Memory(MemoryError::NotResident)) => {
                     core.put_back(&run, built);
-                    if let Some(fault) = world.fault.take() {
+                    if let Some(fault) = world.missing.take().and_then(Missing::page) {
                         world.io.faults.hold_transmission(fault);
                         world.qp.pager.queue();
                     }
@@ -437,7 +438,7 @@ fn write_run(
             return Ok(count);
         }
         // One by one, it is seen which of them cannot be.
-        world.fault.set(None);
+        world.missing.set(None);
     }
     let body = bodies
         .get_mut(..length)

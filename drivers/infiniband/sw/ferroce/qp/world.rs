@@ -5,7 +5,7 @@
 //! called once the lock is dropped.
 
 use super::{
-    fault::PageFault,
+    fault::Missing,
     inbound::{
         Inbound,
         Payload, //
@@ -219,8 +219,8 @@ pub(super) struct World<'a> {
     effects: &'a mut Effects,
     /// The queue that the packet at hand names, if it does.
     pub(super) xrc: Option<ArcBorrow<'a, XrcQueue>>,
-    /// The last access met absent memory.
-    pub(super) fault: Cell<Option<PageFault>>,
+    /// What was absent when it was last looked for.
+    pub(super) missing: Cell<Option<Missing>>,
 }
 
 impl<'a> World<'a> {
@@ -238,7 +238,7 @@ impl<'a> World<'a> {
             inbound,
             effects,
             xrc: None,
-            fault: Cell::new(None),
+            missing: Cell::new(None),
         }
     }
 
@@ -261,6 +261,10 @@ impl<'a> World<'a> {
             // Receives that are posted from now on come without a doorbell.
             let late = Instant(rdma::time::now_ns()).after(self.io.late_interval);
             next = Some(next.map_or(late, |next| next.min(late)));
+        }
+        if self.io.faults.missing() == Some(Missing::Receive) {
+            let look = self.io.receive_wait.look();
+            next = Some(next.map_or(look, |next| next.min(look)));
         }
         if let Some(Instant(ns)) = next {
             self.qp.timer.start_at(ns);
@@ -294,6 +298,11 @@ impl<'a> World<'a> {
     pub(super) fn xrc_queue(&self, srq: Srqn) -> Option<ArcBorrow<'a, XrcQueue>> {
         let found = self.qp.port.xrc_queues.get(self.rcu, srq.get())?;
         (Some(found.xrcd) == self.qp.xrcd).then_some(found)
+    }
+
+    /// Whether the packet at hand can be kept, to be handled later.
+    pub(super) fn is_kept(&self) -> bool {
+        self.inbound.is_some_and(|inbound| inbound.can_wait)
     }
 
     /// The payload at hand.
@@ -349,6 +358,10 @@ impl Env for World<'_> {
 
     fn take_receive(&mut self) -> Receive {
         let (receive, event) = self.io.receives.take(self.xrc.as_deref());
+        match receive {
+            Receive::Empty if self.awaits_receive() => return Receive::Soon,
+            _ => self.io.receive_wait.end(),
+        }
         match event {
             None => return receive,
             Some(SrqEvent::LimitReached) => self.effects.receives_low = true,

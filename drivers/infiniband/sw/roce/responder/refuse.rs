@@ -137,7 +137,7 @@ where
                 None => match env.take_receive() {
                     Receive::Wqe(receive) => receive.wr_id,
                     Receive::Invalid { wr_id } => wr_id,
-                    Receive::Empty | Receive::Broken => return false,
+                    Receive::Empty | Receive::Soon | Receive::Broken => return false,
                 },
             };
             let _ = env.complete_receive(failed_receive(wr_id, WcStatus::WrFlushErr, ctx));

@@ -183,6 +183,25 @@ fn no_receive_is_an_rnr_nak_and_the_message_starts_again() {
 }
 
 #[test]
+fn a_message_may_wait_for_a_receive() {
+    for first in [
+        packet(RcSendOnly, 100, 256),
+        write(RcWriteOnlyImm, 100, 256, 256),
+    ] {
+        let mut node = Node::rc();
+        node.world.receives.push_back(Receive::Soon);
+        node.handle(first);
+        assert_eq!(answers(&mut node), []);
+        assert_eq!(node.world.counted(Counter::RnrSent), 0);
+        assert!(node.world.written.is_empty() && node.world.recvs.is_empty());
+        node.world.receive(1, 500);
+        node.handle(first);
+        assert_eq!(answers(&mut node), acked(100));
+        assert_eq!(node.world.recvs.len(), 1);
+    }
+}
+
+#[test]
 fn write_with_immediate_needs_a_receive_at_its_last_packet_only() {
     let mut node = Node::rc();
     node.handle(write(RcWriteFirst, 100, 256, 300));
