@@ -36,10 +36,12 @@ use kernel::{
 /// # Invariants
 ///
 /// `file` is from `shmem_file_setup()` and owned. Each of `pages` is 0 or the address, in the kernel's direct map, of a page
-/// of the file, to which a reference is held; it changes once at most, from 0. There is one at least.
+/// of the file, to which a reference is held; it changes once at most, from 0. There is one at least. `first` is the first of
+/// them.
 pub struct SharedMemory {
     file: NonNull<bindings::file>,
     pages: KVVec<Atomic<usize>>,
+    first: NonNull<u8>,
 }
 
 // SAFETY: The memory belongs to no thread; all access is by atomics and copies. Files are counted.
@@ -49,8 +51,8 @@ unsafe impl Send for SharedMemory {}
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Memory of `len` bytes, rounded up to whole pages, zeroed. The pages of the first `ready` bytes are there at once:
-    /// only these can be written to from here whatever user programs do.
+    /// Memory of `len` bytes, rounded up to whole pages, zeroed. The pages of the first `ready` bytes, and always the first
+    /// page, are there at once: only these can be written to from here whatever user programs do.
     ///
     /// # Context
     ///
@@ -74,15 +76,20 @@ impl SharedMemory {
         let file = from_err_ptr(unsafe { bindings::rdma_shmem_file(size) });
         // Without memory for an inode it says that there is no space.
         let file = file.map_err(|error| if error == ENOSPC { ENOMEM } else { error })?;
-        // INVARIANT: The file is new and ours; no page is known.
-        let memory = Self {
+        // INVARIANT: The file is new and ours; no page is known. The first one is, below, before anybody else
+        // sees the value.
+        let mut memory = Self {
             file: NonNull::new(file).ok_or(ENOMEM)?,
             pages,
+            first: NonNull::dangling(),
         };
-        for index in 0..ready.div_ceil(PAGE_SIZE).min(count) {
+        for index in 0..ready.div_ceil(PAGE_SIZE).clamp(1, count) {
             // SAFETY: By the type invariant the file is of shmem; the page is inside.
             let page = unsafe { bindings::rdma_shmem_new_page(file, index) };
-            memory.keep(index, page as usize).ok_or(ENOMEM)?;
+            let page = memory.keep(index, page as usize).ok_or(ENOMEM)?;
+            if index == 0 {
+                memory.first = page;
+            }
         }
         Ok(Arc::new(memory, GFP_KERNEL)?)
     }
@@ -109,6 +116,10 @@ impl SharedMemory {
     /// The page with this number, if it is there. Valid as long as `self`.
     #[inline]
     fn page(&self, index: usize) -> Option<NonNull<u8>> {
+        if index == 0 {
+            // Indices of rings are there, and looked at all the time.
+            return Some(self.first);
+        }
         match self.pages.get(index)?.load(Acquire) {
             0 => self.find(index),
             page => NonNull::new(page as *mut u8),
