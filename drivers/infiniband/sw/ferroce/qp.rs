@@ -5,7 +5,7 @@
 //! a QP — a doorbell, a packet, a timer, a verb — happens through [`QueuePair::drive`]: it takes
 //! the lock, does the thing, builds what is to be sent, drops the lock, calls handlers, and only
 //! then hands packets to the network stack. While one context sends, others leave their packets to
-//! it (`transmitting`), so order is kept without holding the lock across the stack.
+//! it ([`sender`]), so order is kept without holding the lock across the stack.
 //!
 //! # Teardown
 //!
@@ -23,6 +23,7 @@ mod lane;
 mod memory;
 mod receive_wait;
 mod receiver;
+mod sender;
 mod sends;
 mod transmit;
 mod world;
@@ -92,6 +93,7 @@ use roce::{
     wire::Packet,
     wqe::SendWqe, //
 };
+use sender::Sender;
 use sends::Slots;
 
 pub(crate) use fetch::{
@@ -158,8 +160,6 @@ struct Io {
     company: Company,
     /// Access flags as they were set, those that mean nothing on the wire included.
     access_flags: u32,
-    /// A context has the turn to transmit.
-    transmitting: bool,
     /// Destroyed; only references are left.
     dead: bool,
     /// Present interval of looking for late receives, in nanoseconds.
@@ -191,6 +191,8 @@ pub(crate) struct QueuePair {
     receives: Arc<ReceiveQueue>,
     /// Code of the state, for those who may not take the QP's lock.
     state_code: Atomic<u32>,
+    /// Who transmits.
+    sender: Sender,
     timer: Timer<QueuePair>,
     work: Work<QueuePair>,
     pager: Work<Pager>,
@@ -225,7 +227,6 @@ impl QueuePair {
                 heard_flow: LastFlow::default(),
                 company: Company::default(),
                 access_flags: 0,
-                transmitting: false,
                 dead: false,
                 late_interval: LATE_RECEIVE_NS,
                 faults: Faults::default(),
@@ -253,6 +254,7 @@ impl QueuePair {
                 kernel_sends,
                 receives: parts.receives,
                 state_code: Atomic::new(QpState::Reset.code()),
+                sender: Sender::default(),
                 timer: Timer::new()?,
                 work,
                 pager,

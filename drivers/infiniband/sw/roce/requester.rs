@@ -250,7 +250,7 @@ where
             .map_or(self.unassigned, |wqe| wqe.first_psn.add(self.position))
     }
 
-    /// The next requests to send, at most `max` packets.
+    /// The next requests to send, at most `max` packets: they go to `run`.
     #[inline]
     pub(crate) fn poll<E: Env + ?Sized>(
         &mut self,
@@ -258,20 +258,21 @@ where
         max: u32,
         ctx: &Context<'_>,
         env: &mut E,
-    ) -> Result<Option<Run>, Failure> {
+        run: &mut Option<Run>,
+    ) -> Result<(), Failure> {
         let (wqe, room) = loop {
             if max == 0 || self.next == self.tail || self.retry.is_waiting(now) {
-                return Ok(None);
+                return Ok(());
             }
             let room = self.window.room(self.cursor().offset_from(self.unacked));
             if room == 0 || (self.next == self.started && !self.start_next(ctx, env)?) {
-                return Ok(None);
+                return Ok(());
             }
             let Some(wqe) = self.wqe(self.next) else {
-                return Ok(None);
+                return Ok(());
             };
             if wqe.error.is_some() {
-                return self.fail_if_first(env).map(|()| None);
+                return self.fail_if_first(env);
             }
             if wqe.packets != 0 {
                 break (wqe, room);
@@ -291,7 +292,7 @@ where
                 let psns = self.window.piece_after(self.position).min(left);
                 // A repetition may be larger than the window has become.
                 if (psns > room && psn != self.unacked) || !self.take_rd_atomic(ctx) {
-                    return Ok(None);
+                    return Ok(());
                 }
                 if !window::may_meet(self.position) {
                     self.read_restart = Some(psn);
@@ -306,7 +307,7 @@ where
             }
             SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => {
                 if !self.take_rd_atomic(ctx) {
-                    return Ok(None);
+                    return Ok(());
                 }
                 let (form, source) = self.request(&wqe);
                 (form, source, 1, 1)
@@ -348,7 +349,7 @@ where
                 (form, source, count, count)
             }
         };
-        let run = Run {
+        *run = Some(Run {
             psn,
             count,
             slot: Some(self.slot(self.next)),
@@ -362,7 +363,7 @@ where
             wqe: self.next,
             sent_before: self.sent,
             epoch: ctx.epoch,
-        };
+        });
         self.position = self.position.wrapping_add(psns);
         if self.position >= wqe.packets {
             self.next = self.next.wrapping_add(1);
@@ -370,7 +371,7 @@ where
         }
         self.sent = self.sent.later(psn.add(psns));
         self.retry.arm(now, ctx.attr);
-        Ok(Some(run))
+        Ok(())
     }
 
     //= IBA 9.7.5.1.2

@@ -122,7 +122,7 @@ impl QueuePair {
         let (core, mut world) = steps.next(None);
         world.publish(core);
         // Whoever has the turn looks again before it ends it.
-        if !defers && !world.io.transmitting && self.is_due(core, &world) {
+        if !defers && self.is_due(core, &world) && self.sender.take() {
             next = self.transmit(guard, rcu, effects, budget);
         } else {
             world.settle(core);
@@ -162,7 +162,7 @@ impl QueuePair {
             } else {
                 turn.clear();
             }
-            world.io.transmitting = !turn.is_empty();
+            self.sender.keep(!turn.is_empty());
             drop(guard);
             drop(rcu);
             effects.deliver(self);
@@ -171,6 +171,10 @@ impl QueuePair {
             }
             let outcome = turn.send(self);
             next = turn.handed_to().or(next);
+            let is_all = turn.is_all() && outcome.stopped.is_none() && self.kind.is_reliable();
+            if is_all && self.sender.end() {
+                break;
+            }
             sent = sent.saturating_add(outcome.sent).saturating_add(1);
             effects = Effects::default();
             rcu = rcu::read_lock();
@@ -180,7 +184,7 @@ impl QueuePair {
                 turn.report(core, io, &outcome, now());
             }
             if io.dead || sent >= budget {
-                io.transmitting = false;
+                self.sender.keep(false);
                 drop(guard);
                 self.work.queue();
                 break;

@@ -68,8 +68,8 @@ pub(super) enum BuildError {
     Network(TxError),
 }
 
-/// Packets of one turn, and the runs that they belong to.
-pub(super) struct Turn {
+/// Packets that are built.
+struct Packets {
     queue: TxQueue,
     /// The train that the next packet may join; it comes after those in `queue`.
     train: Option<TxTrain>,
@@ -79,31 +79,44 @@ pub(super) struct Turn {
     icrc: bool,
     /// Packets in both.
     count: u32,
-    /// Runs with the number of their packets in both; the first `used` count.
-    runs: [Option<(Run, u32)>; TURN_RUNS],
+    /// One bit for each packet: whether it goes to a multicast address.
+    multicast: u64,
+}
+
+/// Packets of one turn, and the runs that they belong to.
+pub(super) struct Turn {
+    packets: Packets,
+    /// The first `used` count. The protocol writes them here: they are large, and not moved about.
+    runs: [Option<Run>; TURN_RUNS],
+    /// How many packets of each were built.
+    built: [u32; TURN_RUNS],
     /// Packets are not built, but handed to another QP of the device; they would have had this header.
     direct: Option<OwnedIpHeader>,
     /// Then: the payload of each of the runs. Not an array, which each turn would initialise and drop.
     cargo: KVec<Cargo>,
     used: usize,
-    /// One bit for each packet: whether it goes to a multicast address.
-    multicast: u64,
+    /// The protocol had nothing more to send.
+    is_all: bool,
 }
 
 impl Turn {
     pub(super) fn new() -> Self {
         Self {
-            queue: TxQueue::new(),
-            train: None,
-            lane: 0,
-            icrc: true,
-            count: 0,
+            packets: Packets {
+                queue: TxQueue::new(),
+                train: None,
+                lane: 0,
+                icrc: true,
+                count: 0,
+                multicast: 0,
+            },
             // Not a constant array: all of that would be copied, not only the tags.
             runs: core::array::from_fn(|_| None),
+            built: [0; TURN_RUNS],
             used: 0,
+            is_all: false,
             direct: None,
             cargo: KVec::new(),
-            multicast: 0,
         }
     }
 
@@ -116,7 +129,7 @@ impl Turn {
     /// The QP of this device that packets were handed to.
     pub(super) fn handed_to(&self) -> Option<Qpn> {
         self.direct?;
-        let (run, _) = self.runs.first()?.as_ref()?;
+        let run = self.runs.first()?.as_ref()?;
         Some(run.dest_qp)
     }
 
@@ -124,9 +137,16 @@ impl Turn {
     pub(super) fn clear(&mut self) {
         self.direct = None;
         self.cargo.clear();
-        self.count = 0;
+        self.packets.count = 0;
+        self.packets.multicast = 0;
         self.used = 0;
-        self.multicast = 0;
+        self.is_all = false;
+    }
+
+    /// Whether the protocol had no more to send when this was built: then what comes up later is found by
+    /// whoever brings it up.
+    pub(super) fn is_all(&self) -> bool {
+        self.is_all
     }
 
     /// Builds what is due, up to the limits of a turn.
@@ -138,7 +158,7 @@ impl Turn {
         if world.io.faults.holds_transmission() {
             return;
         }
-        self.icrc = world.qp.port.uses_icrc();
+        self.packets.icrc = world.qp.port.uses_icrc();
         // Without memory for that, packets are built.
         self.direct = world.direct_way(now).filter(|_| {
             let flags = GFP_NOWAIT | __GFP_NOWARN;
@@ -149,32 +169,35 @@ impl Turn {
             false => TURN_PACKETS,
         };
         let mut bytes = 0u32;
-        for number in 0..TURN_RUNS {
+        for (entry, done) in self.runs.iter_mut().zip(&mut self.built) {
+            if core.is_idle() {
+                self.is_all = true;
+                break;
+            }
             let full = core.path_mtu().packets(TURN_BYTES.saturating_sub(bytes));
-            let room = most.saturating_sub(self.count).min(full);
+            let room = most.saturating_sub(self.packets.count).min(full);
             if room == 0 || bytes >= TURN_BYTES {
                 break;
             }
-            let Some(run) = core.poll_transmit(now, room, world) else {
+            core.next_run(now, room, world, entry);
+            let Some(run) = entry else {
                 break;
             };
             bytes = bytes.saturating_add(run.payload_len());
             let (built, refused) = match self.direct {
-                None => self.build_run(core, world, &run),
-                Some(_) => self.load(world, &run),
+                None => self.packets.build_run(core, world, run),
+                Some(_) => self.packets.load(world, run, &mut self.cargo),
             };
-            if let Some(entry) = self.runs.get_mut(number) {
-                *entry = Some((run, built));
-                self.used = number.wrapping_add(1);
-            }
+            *done = built;
+            self.used = self.used.wrapping_add(1);
             match refused {
                 None if built < run.count => {
-                    core.put_back(&run, built);
+                    core.put_back(run, built);
                     break;
                 }
                 None => {}
                 Some(BuildError::Memory(MemoryError::NotResident)) => {
-                    core.put_back(&run, built);
+                    core.put_back(run, built);
                     if let Some(fault) = world.missing.take().and_then(Missing::page) {
                         world.io.faults.hold_transmission(fault);
                         world.qp.pager.queue();
@@ -182,11 +205,11 @@ impl Turn {
                     break;
                 }
                 Some(BuildError::Memory(error)) => {
-                    core.payload_failed(&run, built, error, world);
+                    core.payload_failed(run, built, error, world);
                 }
                 Some(BuildError::Network(TxError::NoMemory | TxError::Congested)) => {
                     world.qp.port.counters.protocol(Counter::Congested);
-                    core.congested(now, &run, built);
+                    core.congested(now, run, built);
                 }
                 Some(BuildError::Network(_)) => {
                     // As if lost on the way: the timer asks again, and gives up in the end.
@@ -194,9 +217,93 @@ impl Turn {
                 }
             }
         }
-        self.close_train();
+        self.packets.close_train();
     }
 
+    /// Hands the packets to the network stack.
+    ///
+    /// # Context
+    ///
+    /// Process or softirq context, no lock held.
+    pub(super) fn send(&mut self, qp: &QueuePair) -> TxOutcome {
+        let outcome = match &self.direct {
+            None => self.packets.queue.send(),
+            Some(ip) => self.hand_over(qp, ip),
+        };
+        let counters = &qp.port.counters;
+        counters.add(PortCounter::SentPackets, u64::from(outcome.sent));
+        counters.add(PortCounter::SentBytes, outcome.bytes);
+        if self.packets.multicast != 0 {
+            let done = outcome.sent.saturating_add(outcome.lost);
+            let done = u64::MAX.checked_shl(done).map_or(u64::MAX, |rest| !rest);
+            let count = (self.packets.multicast & done).count_ones();
+            counters.add(PortCounter::SentMulticast, u64::from(count));
+        }
+        if outcome.lost != 0 {
+            counters.add(PortCounter::SendErrors, u64::from(outcome.lost));
+        }
+        if outcome.stopped.is_some() && self.direct.is_none() {
+            counters.protocol(Counter::Congested);
+        }
+        outcome
+    }
+
+    /// The runs, each with the number of its packets that were built.
+    fn runs(&self) -> impl Iterator<Item = (&Run, u32)> {
+        let runs = self.runs.iter().take(self.used).flatten();
+        runs.zip(self.built.iter().copied())
+    }
+
+    /// Hands the packets to the peer, up to the first that it does not take.
+    fn hand_over(&self, qp: &QueuePair, ip: &OwnedIpHeader) -> TxOutcome {
+        let mut outcome = TxOutcome::default();
+        for ((run, count), cargo) in self.runs().zip(&self.cargo) {
+            let (done, bytes) = qp.hand_over(ip, run, count, cargo);
+            outcome.sent = outcome.sent.wrapping_add(done);
+            outcome.bytes = outcome.bytes.wrapping_add(bytes);
+            if done < count {
+                outcome.stopped = Some(TxError::Congested);
+                break;
+            }
+        }
+        outcome
+    }
+
+    /// Tells the protocol what was not sent, if that stopped.
+    ///
+    /// # Context
+    ///
+    /// Under the QP's lock.
+    pub(super) fn report(&self, core: &mut Core, io: &mut Io, outcome: &TxOutcome, now: Instant) {
+        if self.direct.is_some() {
+            io.take_detour(now);
+        }
+        let mut left = outcome.sent.saturating_add(outcome.lost);
+        let mut told = (false, false);
+        for (run, built) in self.runs() {
+            if left >= built {
+                left = left.wrapping_sub(built);
+                continue;
+            }
+            // Each half goes back to the first packet of its own that was not sent.
+            let told = match run.role {
+                Role::Requester => &mut told.0,
+                Role::Responder => &mut told.1,
+            };
+            if !core::mem::replace(told, true) {
+                match self.direct {
+                    None => core.congested(now, run, left),
+                    Some(_) => {
+                        core.put_back(run, left);
+                    }
+                }
+            }
+            left = 0;
+        }
+    }
+}
+
+impl Packets {
     /// Builds the packets of `run`, and returns how many, and why not the others.
     #[inline]
     fn build_run(
@@ -221,13 +328,18 @@ impl Turn {
 
     /// As [`Self::build_run`], for a run that is handed over: packets that are not among those returned may
     /// be so next time.
-    fn load(&mut self, world: &World<'_>, run: &Run) -> (u32, Option<BuildError>) {
+    fn load(
+        &mut self,
+        world: &World<'_>,
+        run: &Run,
+        loaded: &mut KVec<Cargo>,
+    ) -> (u32, Option<BuildError>) {
         let (cargo, count, refused) = match Cargo::load(world, run) {
             Ok((cargo, count)) => (cargo, count, None),
             Err(error) => (Cargo::None, 0, Some(error)),
         };
-        // There is room for that of each run, see `build`.
-        let _ = self.cargo.push_within_capacity(cargo);
+        // There is room for that of each run, see `Turn::build`.
+        let _ = loaded.push_within_capacity(cargo);
         self.count = self.count.wrapping_add(count);
         (count, refused)
     }
@@ -300,83 +412,6 @@ impl Turn {
             if train.segments() != 0 {
                 self.queue.push(train.finish());
             }
-        }
-    }
-
-    /// Hands the packets to the network stack.
-    ///
-    /// # Context
-    ///
-    /// Process or softirq context, no lock held.
-    pub(super) fn send(&mut self, qp: &QueuePair) -> TxOutcome {
-        let outcome = match &self.direct {
-            None => self.queue.send(),
-            Some(ip) => self.hand_over(qp, ip),
-        };
-        let counters = &qp.port.counters;
-        counters.add(PortCounter::SentPackets, u64::from(outcome.sent));
-        counters.add(PortCounter::SentBytes, outcome.bytes);
-        if self.multicast != 0 {
-            let done = outcome.sent.saturating_add(outcome.lost);
-            let done = u64::MAX.checked_shl(done).map_or(u64::MAX, |rest| !rest);
-            let count = (self.multicast & done).count_ones();
-            counters.add(PortCounter::SentMulticast, u64::from(count));
-        }
-        if outcome.lost != 0 {
-            counters.add(PortCounter::SendErrors, u64::from(outcome.lost));
-        }
-        if outcome.stopped.is_some() && self.direct.is_none() {
-            counters.protocol(Counter::Congested);
-        }
-        outcome
-    }
-
-    /// Hands the packets to the peer, up to the first that it does not take.
-    fn hand_over(&self, qp: &QueuePair, ip: &OwnedIpHeader) -> TxOutcome {
-        let mut outcome = TxOutcome::default();
-        let runs = self.runs.iter().take(self.used).flatten();
-        for ((run, count), cargo) in runs.zip(&self.cargo) {
-            let (done, bytes) = qp.hand_over(ip, run, *count, cargo);
-            outcome.sent = outcome.sent.wrapping_add(done);
-            outcome.bytes = outcome.bytes.wrapping_add(bytes);
-            if done < *count {
-                outcome.stopped = Some(TxError::Congested);
-                break;
-            }
-        }
-        outcome
-    }
-
-    /// Tells the protocol what was not sent, if that stopped.
-    ///
-    /// # Context
-    ///
-    /// Under the QP's lock.
-    pub(super) fn report(&self, core: &mut Core, io: &mut Io, outcome: &TxOutcome, now: Instant) {
-        if self.direct.is_some() {
-            io.take_detour(now);
-        }
-        let mut left = outcome.sent.saturating_add(outcome.lost);
-        let mut told = (false, false);
-        for (run, built) in self.runs.iter().take(self.used).flatten() {
-            if left >= *built {
-                left = left.wrapping_sub(*built);
-                continue;
-            }
-            // Each half goes back to the first packet of its own that was not sent.
-            let told = match run.role {
-                Role::Requester => &mut told.0,
-                Role::Responder => &mut told.1,
-            };
-            if !core::mem::replace(told, true) {
-                match self.direct {
-                    None => core.congested(now, run, left),
-                    Some(_) => {
-                        core.put_back(run, left);
-                    }
-                }
-            }
-            left = 0;
         }
     }
 }

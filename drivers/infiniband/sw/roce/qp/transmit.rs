@@ -43,34 +43,47 @@ where
     /// The next packets to send, at most `max_packets` of them, or `None` if there are none now.
     ///
     /// Runs are to be sent in the order in which they were handed out.
-    // Not inlined: else the compiler takes the run apart, and moves each field several times.
-    #[inline(never)]
     pub fn poll_transmit<E: Env + ?Sized>(
         &mut self,
         now: Instant,
         max_packets: u32,
         env: &mut E,
     ) -> Option<Run> {
+        let mut run = None;
+        self.next_run(now, max_packets, env, &mut run);
+        run
+    }
+
+    /// As [`Self::poll_transmit`], to where the run is to be: it is large, and not moved about.
+    // Not inlined: else the compiler takes the run apart, and moves each field several times.
+    #[inline(never)]
+    pub fn next_run<E: Env + ?Sized>(
+        &mut self,
+        now: Instant,
+        max_packets: u32,
+        env: &mut E,
+        run: &mut Option<Run>,
+    ) {
+        *run = None;
         if self.pause.is_on(now) || self.is_idle() {
-            return None;
+            return;
         }
         let (responds, requests) = match self.attr.state {
-            QpState::Reset | QpState::Init => return None,
+            QpState::Reset | QpState::Init => return,
             QpState::Rtr | QpState::Sqe => (true, false),
             QpState::Rts | QpState::Sqd => (true, true),
             QpState::Err => (self.responder.parting, false),
         };
-        let mut run = None;
         if requests && (self.requester_turn || self.ack_hold.is_on()) {
-            run = self.poll_requester(now, max_packets, env);
+            self.poll_requester(now, max_packets, env, run);
         }
         if run.is_none() && responds {
-            run = self.responder.poll(max_packets, &context!(self));
+            self.responder.poll(max_packets, &context!(self), run);
         }
         if run.is_none() && requests && !self.requester_turn {
-            run = self.poll_requester(now, max_packets, env);
+            self.poll_requester(now, max_packets, env, run);
         }
-        if let Some(run) = &run {
+        if let Some(run) = run {
             self.requester_turn = run.role == Role::Responder;
             match run.role {
                 Role::Requester => self.ack_hold.sent(now),
@@ -78,7 +91,6 @@ where
             }
             self.pause.handed_out();
         }
-        run
     }
 
     #[inline]
@@ -87,20 +99,19 @@ where
         now: Instant,
         max_packets: u32,
         env: &mut E,
-    ) -> Option<Run> {
+        run: &mut Option<Run>,
+    ) {
         let ctx = context!(self);
         let result = match self.kind {
             QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => {
-                self.requester.poll(now, max_packets, &ctx, env)
+                self.requester.poll(now, max_packets, &ctx, env, run)
             }
-            QpKind::Ud | QpKind::Gsi => self.requester.poll_datagram(&ctx, env),
-        };
-        let (run, result) = match result {
-            Ok(run) => (run, Ok(())),
-            Err(failure) => (None, Err(failure)),
+            QpKind::Ud | QpKind::Gsi => {
+                let polled = self.requester.poll_datagram(&ctx, env);
+                polled.map(|datagram| *run = datagram)
+            }
         };
         self.settle_requester(result, env);
-        run
     }
 
     /// All runs that were handed out have been sent, but for what [`Self::congested`] and

@@ -58,24 +58,26 @@ where
         self.answer == Answer::Ack && self.resources.is_idle()
     }
 
-    /// The next packets to send, at most `max`.
+    /// The next packets to send, at most `max`: they go to `run`.
     #[inline(never)]
-    pub(crate) fn poll(&mut self, max: u32, ctx: &Context<'_>) -> Option<Run> {
+    pub(crate) fn poll(&mut self, max: u32, ctx: &Context<'_>, run: &mut Option<Run>) {
         if max == 0 {
-            return None;
+            return;
         }
         if !self.resources.is_idle() {
-            if let Some(run) = self.poll_read(max, ctx) {
-                return Some(run);
-            }
+            self.poll_read(max, ctx, run);
         }
-        self.poll_answer(ctx)
+        if run.is_none() {
+            self.poll_answer(ctx, run);
+        }
     }
 
     /// Packets of the reply whose turn it is.
-    fn poll_read(&mut self, max: u32, ctx: &Context<'_>) -> Option<Run> {
+    fn poll_read(&mut self, max: u32, ctx: &Context<'_>, run: &mut Option<Run>) {
         let mtu = ctx.attr.path_mtu;
-        let reply = *self.resources.current()?;
+        let Some(reply) = self.resources.current().copied() else {
+            return;
+        };
         let count = reply.packets.saturating_sub(reply.sent).min(max);
         let source = if reply.length == 0 {
             PayloadSource::None
@@ -100,22 +102,21 @@ where
                 repeated: reply.repeated,
             },
         };
-        let run = self.run(reply.next(), count, source, form, ctx);
+        *run = Some(self.run(reply.next(), count, source, form, ctx));
         let sent = reply.sent.wrapping_add(count);
         if sent >= reply.packets {
             self.resources.pop();
         } else if let Some(reply) = self.resources.current() {
             reply.sent = sent;
         }
-        Some(run)
     }
 
     /// The ACK or NAK.
     #[inline]
-    fn poll_answer(&mut self, ctx: &Context<'_>) -> Option<Run> {
+    fn poll_answer(&mut self, ctx: &Context<'_>, run: &mut Option<Run>) {
         let ack = (self.expected.sub(1), Syndrome::ACK);
         let (psn, syndrome) = match self.answer {
-            Answer::None => return None,
+            Answer::None => return,
             Answer::Ack => ack,
             // The missing packet and what came after it may have arrived meanwhile.
             Answer::Sequence { ahead } if ahead.is_before(self.expected) => ack,
@@ -137,7 +138,7 @@ where
             msn: self.msn,
         };
         let form = Form::Acknowledge { aeth };
-        Some(self.run(psn, 1, PayloadSource::None, form, ctx))
+        *run = Some(self.run(psn, 1, PayloadSource::None, form, ctx));
     }
 
     #[inline]
