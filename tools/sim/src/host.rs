@@ -138,6 +138,8 @@ impl Host {
             flush_persistent: false,
         };
         attr.path_mtu = config.mtu;
+        self.qp.set_port_mtu(config.mtu);
+        attr.qkey = config.qkey();
         attr.dest_qpn = self.end.other().qpn().get();
         attr.sq_psn = config.psn(self.end).get();
         attr.rq_psn = config.psn(self.end.other()).get();
@@ -426,7 +428,8 @@ fn check(frame: &[u8]) -> Option<(Packet, &[u8])> {
 }
 
 impl End {
-    fn qpn(self) -> Qpn {
+    /// The number of the QP.
+    pub(crate) fn qpn(self) -> Qpn {
         match self {
             Self::A => Qpn::new(0x11),
             Self::B => Qpn::new(0x22),

@@ -10,7 +10,10 @@ use fastrand::Rng;
 use roce::{
     cqe::WcStatus,
     qp::{
-        attr::QpAttr,
+        attr::{
+            QpAttr,
+            GSI_QKEY, //
+        },
         state::{
             AttrMask,
             QpKind,
@@ -21,7 +24,8 @@ use roce::{
     types::{
         Instant,
         Mtu,
-        Psn, //
+        Psn,
+        QKey, //
     },
     wqe::{
         SendOp,
@@ -97,6 +101,14 @@ impl Config {
         match (self.kind, end) {
             (QpKind::XrcIni, End::B) => QpKind::XrcTgt,
             (kind, _) => kind,
+        }
+    }
+
+    /// Queue key of both ends, if they are datagram QPs.
+    pub fn qkey(&self) -> QKey {
+        match self.kind {
+            QpKind::Gsi => GSI_QKEY,
+            _ => QKey(0x1234_5678),
         }
     }
 

@@ -6,6 +6,8 @@
 //! worlds of [`chaos`] things go wrong that no connection survives.
 
 pub mod chaos;
+pub mod datagram;
+mod one_way;
 mod placement;
 pub mod srq;
 pub mod unreliable;

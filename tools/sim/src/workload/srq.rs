@@ -5,13 +5,12 @@
 
 use crate::{
     pair::{
-        Config,
         End,
         Pair, //
     },
     workload::{
         check_sends,
-        faults,
+        one_way,
         payload, //
     },
     world::{
@@ -27,11 +26,12 @@ use roce::{
         WcStatus, //
     },
     env::Counter,
-    qp::state::QpState,
+    qp::state::{
+        QpKind,
+        QpState, //
+    },
     types::{
         Instant,
-        Mtu,
-        Psn,
         RKey, //
     },
     wqe::{
@@ -169,7 +169,6 @@ fn bytes_of(pair: usize, number: usize, message: &Message) -> Vec<u8> {
 pub fn run(seed: u64) -> Outcome {
     let mut rng = Rng::with_seed(seed ^ 0x0005_2971);
     let rng = &mut rng;
-    let mtu = *rng.choice(&[Mtu::M256, Mtu::M1024, Mtu::M4096]).unwrap();
     let mut shared = Shared {
         pairs: Vec::new(),
         queue: VecDeque::new(),
@@ -182,28 +181,12 @@ pub fn run(seed: u64) -> Outcome {
     };
     let mut plans = Vec::new();
     for index in 0..rng.usize(2..=4) {
-        let config = Config {
-            mtu,
-            psn_a: Psn::new(0xff_ffff - rng.u32(0..300)),
-            slots: *rng.choice(&[1, 2, 8, 32]).unwrap(),
-            delay_ns: rng.u64(100..20_000),
-            max_run: *rng.choice(&[1, 2, 16, 64]).unwrap(),
-            rnr_retry: 7,
-            ..Config::default()
-        };
-        let mut pair = Pair::new(&config, seed + index as u64);
-        pair.batch = rng.usize(1..=16);
-        // The requester gives up after so many losses in a row: not all worlds are bad ones.
-        let fate = faults(rng, seed);
-        pair.from_a.fate = fate.decide(rng.fork());
-        let fate = faults(rng, seed);
-        pair.from_b.fate = fate.decide(rng.fork());
-        pair.a.congestion = *rng.choice(&[0, 0, 10, 100]).unwrap();
+        let mut pair = one_way::open(QpKind::Rc, seed + index as u64, rng);
         pair.b.share_receives();
         let count = rng.u32(1..30);
         let region = Region::writable(VA, count as usize * ROOM);
         pair.b.world.regions.insert(KEY.0, region);
-        let most = mtu.bytes() as usize * rng.usize(1..8);
+        let most = pair.a.qp.path_mtu().bytes() as usize * rng.usize(1..8);
         let messages = (0..count).map(|number| Message::random(number, most, rng));
         plans.push(messages.collect::<Vec<_>>());
         shared.pairs.push(pair);

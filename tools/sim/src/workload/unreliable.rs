@@ -3,15 +3,13 @@
 //! once, every send completes, and when the link is good again everything arrives.
 
 use crate::{
-    link::Link,
     pair::{
-        Config,
         End,
         Pair, //
     },
     workload::{
         check_sends,
-        faults,
+        one_way,
         payload, //
     },
     world::Region, //
@@ -23,11 +21,7 @@ use roce::{
         WcStatus, //
     },
     qp::state::QpKind,
-    types::{
-        Mtu,
-        Psn,
-        RKey, //
-    },
+    types::RKey,
     wqe::{
         SendOp,
         SendWqe, //
@@ -66,22 +60,8 @@ impl std::ops::AddAssign for Outcome {
 pub fn run(seed: u64) -> Outcome {
     let mut rng = Rng::with_seed(seed ^ 0x5563);
     let rng = &mut rng;
-    let mtu = *rng.choice(&[Mtu::M256, Mtu::M1024, Mtu::M4096]).unwrap();
-    let config = Config {
-        kind: QpKind::Uc,
-        mtu,
-        psn_a: Psn::new(0xff_ffff - rng.u32(0..300)),
-        slots: *rng.choice(&[1, 2, 8, 32]).unwrap(),
-        delay_ns: rng.u64(100..20_000),
-        max_run: *rng.choice(&[1, 2, 16, 64]).unwrap(),
-        ..Config::default()
-    };
-    let mut pair = Pair::new(&config, seed);
-    pair.batch = rng.usize(1..=16);
-    pair.from_a.ps_per_byte = *rng.choice(&[0, 20, 100, 800]).unwrap();
-    pair.from_a.queue = *rng.choice(&[4, 32, 128]).unwrap();
-    pair.from_a.fate = faults(rng, seed).decide(rng.fork());
-    pair.a.congestion = *rng.choice(&[0, 0, 10, 100]).unwrap();
+    let mut pair = one_way::open(QpKind::Uc, seed, rng);
+    let mtu = pair.a.qp.path_mtu();
     let count = rng.usize(1..60);
     // A message that is lost may be written in part, and its place is not used again.
     let region = Region::writable(VA, count * ROOM);
@@ -105,18 +85,14 @@ pub fn run(seed: u64) -> Outcome {
         }
         let bytes = payload(number, length);
         let wqe = SendWqe::new(number.into(), op, length as u32);
-        while !pair.post_send(End::A, wqe, bytes.clone()) {
-            assert!(pair.step(pair.now.after(1_000_000_000)), "stuck");
-        }
+        one_way::post(&mut pair, wqe, bytes);
         sent.push((op, length));
         pair.run_for(rng.u64(0..=200_000));
     }
-    pair.run(10_000_000_000);
+    pair.run(one_way::TIME_LIMIT);
 
     // A good link: the next message arrives.
-    let mut link = Link::new(config.delay_ns, rng.fork());
-    std::mem::swap(&mut pair.from_a, &mut link);
-    pair.a.congestion = 0;
+    one_way::mend(&mut pair, rng);
     pair.receive(End::B, 1 << 32, ROOM);
     let last = count as u32;
     pair.send(
@@ -125,7 +101,7 @@ pub fn run(seed: u64) -> Outcome {
         SendOp::SendImm(last.to_be_bytes()),
         &payload(last, ROOM),
     );
-    pair.run(10_000_000_000);
+    pair.run(one_way::TIME_LIMIT);
     sent.push((SendOp::SendImm(last.to_be_bytes()), ROOM));
 
     check(&mut pair, &sent)

@@ -3,15 +3,13 @@
 //! queue that it named, in order there, in memory of that queue's protection domain.
 
 use crate::{
-    link::Link,
     pair::{
-        Config,
         End,
         Pair, //
     },
     workload::{
         check_sends,
-        faults,
+        one_way,
         payload, //
     },
     world::{
@@ -32,8 +30,6 @@ use roce::{
         QpState, //
     },
     types::{
-        Mtu,
-        Psn,
         RKey,
         Srqn, //
     },
@@ -121,25 +117,8 @@ impl Message {
 pub fn run(seed: u64) -> Outcome {
     let mut rng = Rng::with_seed(seed ^ 0x0005_8243);
     let rng = &mut rng;
-    let mtu = *rng.choice(&[Mtu::M256, Mtu::M1024, Mtu::M4096]).unwrap();
-    let config = Config {
-        kind: QpKind::XrcIni,
-        mtu,
-        psn_a: Psn::new(0xff_ffff - rng.u32(0..300)),
-        slots: *rng.choice(&[1, 2, 8, 32]).unwrap(),
-        reads: *rng.choice(&[1, 2, 16]).unwrap(),
-        delay_ns: rng.u64(100..20_000),
-        max_run: *rng.choice(&[1, 2, 16, 64]).unwrap(),
-        ..Config::default()
-    };
-    let mut pair = Pair::new(&config, seed);
-    pair.batch = rng.usize(1..=16);
-    // The requester gives up after so many losses in a row: not all worlds are bad ones.
-    let fate = faults(rng, seed);
-    pair.from_a.fate = fate.decide(rng.fork());
-    let fate = faults(rng, seed);
-    pair.from_b.fate = fate.decide(rng.fork());
-    pair.a.congestion = *rng.choice(&[0, 0, 10, 100]).unwrap();
+    let mut pair = one_way::open(QpKind::XrcIni, seed, rng);
+    let mtu = pair.a.qp.path_mtu();
     let count = rng.u32(1..40);
     for srq in 1..=QUEUES {
         let world = &mut pair.b.world;
@@ -164,9 +143,7 @@ pub fn run(seed: u64) -> Outcome {
         };
         let mut wqe = SendWqe::new(number.into(), message.op, message.length as u32);
         wqe.srq = Srqn::new(message.srq);
-        while !pair.post_send(End::A, wqe, bytes.clone()) {
-            assert!(pair.step(pair.now.after(1_000_000_000)), "stuck");
-        }
+        one_way::post(&mut pair, wqe, bytes);
         // Sometimes late: the receiver is not ready.
         pair.run_for(rng.u64(0..=50_000));
         if message.takes_receive() {
@@ -181,19 +158,17 @@ pub fn run(seed: u64) -> Outcome {
         }
         sent.push(message);
     }
-    pair.run(100_000_000_000);
+    pair.run(one_way::TIME_LIMIT);
     let mut outcome = check(&mut pair, &sent);
 
     // A queue of another domain: nothing of it is touched, and both ends learn of it.
     let srq = *rng.choice(&[0, QUEUES + 1, 0xff_ffff]).unwrap();
     let events = pair.b.world.events.len();
-    pair.from_a = Link::new(config.delay_ns, rng.fork());
-    pair.from_b = Link::new(config.delay_ns, rng.fork());
+    one_way::mend(&mut pair, rng);
     let mut wqe = SendWqe::new(1 << 32, SendOp::Send, 10);
     wqe.srq = Srqn::new(srq);
-    pair.a.congestion = 0;
     assert!(pair.post_send(End::A, wqe, payload(0, 10)));
-    pair.run(100_000_000_000);
+    pair.run(one_way::TIME_LIMIT);
     let last = *pair.sent(End::A).last().unwrap();
     assert_eq!(last, (1 << 32, WcStatus::RemAccessErr));
     let told = &pair.b.world.events[events..];

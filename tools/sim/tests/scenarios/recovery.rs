@@ -13,6 +13,7 @@ use crate::{
     ROUND_TRIP,
     VA, //
 };
+use fastrand::Rng;
 use roce::{
     cqe::WcStatus,
     env::Counter,
@@ -25,22 +26,27 @@ use roce::{
         Syndrome, //
     },
     wqe::{
+        AtomicOp,
         LocalOp,
-        SendOp, //
+        SendOp,
+        SendWqe, //
     }, //
 };
 use sim::{
+    ladder::Ladder,
     link::{
         lose,
         lose_first,
         pick,
-        Fate, //
+        Fate,
+        Faults, //
     },
     pair::{
         Config,
         End,
         Pair, //
-    }, //
+    },
+    world::Region, //
 };
 
 #[test]
@@ -418,4 +424,47 @@ fn a_way_out_that_is_full_for_a_while_does_not_cost_the_peer_its_connection() {
     pair.from_b.queue = usize::MAX;
     pair.run(10_000_000);
     assert_eq!(pair.sent(End::A), [(7, WcStatus::Success)]);
+}
+
+/// Each is carried out once, and finds what those before it have left.
+#[test]
+fn a_hundred_thousand_atomic_adds_with_losses() {
+    const COUNT: u64 = 100_000;
+    let mut pair = Pair::new(&Config::default(), 1);
+    let word = Region::words(VA, 1);
+    pair.b.world.regions.insert(KEY.0, word);
+    let faults = Faults {
+        loss: 50,
+        burst: 300,
+        ..Faults::default()
+    };
+    pair.from_a.fate = faults.decide(Rng::with_seed(1));
+    pair.from_b.fate = faults.decide(Rng::with_seed(2));
+    let add = SendOp::Atomic {
+        va: VA,
+        rkey: KEY,
+        op: AtomicOp::FetchAdd(1),
+    };
+    for number in 0..COUNT {
+        let wqe = SendWqe::new(number, add, 8);
+        while !pair.post_send(End::A, wqe, vec![0; 8]) {
+            assert!(pair.step(pair.now.after(1_000_000_000)), "stuck");
+        }
+        if number % 1000 == 0 {
+            pair.ladder = Ladder::default();
+        }
+    }
+    pair.run(10_000_000_000);
+    let found = pair.a.world.read_results.iter();
+    assert!(found.eq((0..COUNT)
+        .map(u64::to_ne_bytes)
+        .map(Vec::from)
+        .collect::<Vec<_>>()
+        .iter()));
+    let word = &pair.b.world.regions[&KEY.0].memory.bytes;
+    assert_eq!(word[..], COUNT.to_ne_bytes());
+    assert!(
+        pair.b.world.counter(Counter::DuplicateRequest) > 5_000,
+        "few repetitions"
+    );
 }
