@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! States, attributes and what concerns both halves.
 
+mod table;
+
 use super::*;
 use crate::{
     cqe::WcStatus,
