@@ -160,6 +160,15 @@ class Uverbs:
         words = struct.pack("IHH", number, 2 + len(body) // 4, answer // 4)
         os.write(self.fd, words + body)
 
+    def ex(self, number, body, answer=0, driver_answer=0, response=None):
+        """An extended command, all of whose sizes are multiples of 8; returns the answer and the driver's after it."""
+        size = answer + driver_answer
+        out = ctypes.create_string_buffer(max(size, 8))
+        where = 0 if not size else ctypes.addressof(out) if response is None else response
+        head = struct.pack("=IHHQHHI", number | 1 << 31, len(body) // 8, answer // 8, where, 0, driver_answer // 8, 0)
+        os.write(self.fd, head + body)
+        return out.raw[:size]
+
     def ring(self, info):
         return Ring(mmap.mmap(self.fd, info.size, mmap.MAP_SHARED, offset=info.offset))
 
@@ -207,9 +216,9 @@ class Uverbs:
         handle, _, _, number = struct.unpack_from("IIII", out)
         return handle, number, Info.from_buffer_copy(out[16:].ljust(16, b"\0"))
 
-    def open_qp(self, xrcd, qpn, kind=XRC_TGT):
+    def open_qp(self, xrcd, qpn, kind=XRC_TGT, response=None):
         """Returns the handle."""
-        return struct.unpack_from("I", self.call("open_qp", "QIIB7x", 0, xrcd, qpn, kind, answer=32))[0]
+        return struct.unpack_from("I", self.call("open_qp", "QIIB7x", 0, xrcd, qpn, kind, answer=32, response=response))[0]
 
     def modify_srq(self, srq, mask, max_wr=0, limit=0, address=None, driver=None):
         """Returns where the new ring is, if the size was changed."""
@@ -248,11 +257,21 @@ class Uverbs:
     def doorbell(self, qp, wr_count=0, sge_count=0, wqe_size=128, more=b"", response=None):
         self.call("post_send", "IIII", qp, wr_count, sge_count, wqe_size, answer=4, driver=more, response=response)
 
-    def destroy(self, what, handle):
+    def ex_create_cq(self, cqe=16, vector=0, channel=-1, mask=0, flags=0, reserved=0, response=None):
+        """Returns the handle."""
+        body = struct.pack("=QIIiIII", 0, cqe, vector, channel, mask, flags, reserved)
+        return struct.unpack_from("I", self.ex(COMMANDS.index("create_cq"), body, 16, 16, response))[0]
+
+    def ex_create_qp(self, pd, cq, kind=RC, mask=0, flags=0, table=0, source=0, reserved=0, response=None):
+        """Returns the handle."""
+        body = struct.pack("=QIIIIIIIIIBBBBIIII", 0, pd, cq, cq, 0, 4, 4, 1, 1, 0, 0, kind, 0, reserved, mask, flags, table, source)
+        return struct.unpack_from("I", self.ex(COMMANDS.index("create_qp"), body, 40, 32, response))[0]
+
+    def destroy(self, what, handle, response=None):
         """what: pd, ah, cq, srq, qp, xrcd."""
         if what in ("pd", "ah", "mr", "xrcd"):
             name = {"pd": "dealloc_pd", "ah": "destroy_ah", "mr": "dereg_mr", "xrcd": "close_xrcd"}[what]
             self.call(name, "I", handle)
         else:
             answer = {"cq": 8, "srq": 4, "qp": 4}[what]
-            self.call(f"destroy_{what}", "II", handle, 0, answer=answer)
+            self.call(f"destroy_{what}", "II", handle, 0, answer=answer, response=response)

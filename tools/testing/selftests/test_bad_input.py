@@ -12,6 +12,7 @@ import errno
 import json
 import mmap
 import os
+import struct
 
 import pytest
 
@@ -19,7 +20,7 @@ import uverbs
 from datagram import raw_gid
 from kmsg import nothing_logged
 from rings import RC, SRQ_LIMIT, SRQ_MAX_WR, UC, UD, UNMAPPED, XRC_INI, XRC_TGT, Uverbs, destination
-from test_memory import ATOMIC, LOCAL, PAGE, REMOTE_WRITE, WRAPS, Pages
+from test_memory import ATOMIC, LOCAL, PAGE, REMOTE_WRITE, WRAPS, Pages, UdmaBuf
 from testbed import Testbed, run
 
 pytestmark = pytest.mark.differs_on_rxe("other errnos, and answers that do not fit")
@@ -48,6 +49,7 @@ class World:
         self.have = self.one_of_each(self.u)
         self.uc = self.u.create_qp(self.have["pd"], self.have["cq"], kind=UC)[0]
         self.ud = self.u.create_qp(self.have["pd"], self.have["cq"], kind=UD)[0]
+        self.xsrq = self.u.create_xsrq(self.have["pd"], self.have["xrcd"], self.have["cq"])[0]
         self.gone = self.one_of_each(self.u)
         self.remove(self.u, self.gone)
         for _ in range(64):  # so that the handles of the other program are none here
@@ -83,6 +85,7 @@ class World:
         """What is there can be removed, so it is as it was."""
         for qp in (self.uc, self.ud):
             self.u.destroy("qp", qp)
+        self.u.destroy("srq", self.xsrq)
         self.remove(self.u, self.have)
         self.u.__exit__()
         self.other.__exit__()
@@ -223,6 +226,11 @@ ANSWERS = {
     "query_qp": (128, 0, lambda w, at, room: w.u.query_qp(w.have["qp"], response=at)),
     "create_srq": (16, 24, lambda w, at, room: w.u.create_srq(w.have["pd"], room=room, response=at)),
     "query_srq": (16, 0, lambda w, at, room: w.u.call("query_srq", "II", w.have["srq"], 0, answer=16, response=at)),
+    # The rights that it has already: what is done stays done.
+    "rereg_mr": (8, 0, lambda w, at, room: w.rereg(response=at)),
+    "post_send": (4, 0, lambda w, at, room: w.u.doorbell(w.have["qp"], response=at)),
+    "ex create_cq": (16, 16, lambda w, at, room: w.u.ex_create_cq(response=at)),
+    "ex create_qp": (40, 32, lambda w, at, room: w.u.ex_create_qp(w.have["pd"], w.have["cq"], response=at)),
 }
 
 
@@ -234,10 +242,44 @@ def test_answer_to(world, verb, where):
     # The last: the core's part can be written, the driver's cannot; without the latter, a half of the former.
     edge = world.read_only - (core if driver else core // 2)
     at = {"nowhere": UNMAPPED, "null": 0, "kernel": KERNEL, "read-only": world.read_only, "over the edge": edge}[where]
-    refused(world, EFAULT, lambda: call(world, at, driver))
+    # An extended command without an address is one that wants no answer, and this one has room for one.
+    code = EINVAL if where == "null" and verb.startswith("ex ") else EFAULT
+    refused(world, code, lambda: call(world, at, driver))
 
 
-@pytest.mark.parametrize("verb", [verb for verb, (_, driver, _) in ANSWERS.items() if driver])
+def test_answer_of_an_opened_queue(world):
+    """The target that was opened is closed again; it is whose it was."""
+    target, number, _ = world.qp(pd=world.have["xrcd"], kind=XRC_TGT)
+    world.last = world.books()
+    for at in (UNMAPPED, 0, KERNEL, world.read_only, world.read_only - 16):
+        refused(world, EFAULT, lambda: world.u.open_qp(world.have["xrcd"], number, response=at))
+    world.u.destroy("qp", target)
+    world.last = world.books()
+
+
+@pytest.mark.parametrize("kind", ["cq", "srq", "qp"])
+def test_answer_of_an_end(world, kind):
+    """What is destroyed is gone, even if the answer got lost."""
+    u, have = world.u, world.have
+    make = {"cq": lambda: u.create_cq(31)[0], "srq": lambda: u.create_srq(have["pd"], 31)[0], "qp": lambda: world.qp()[0]}[kind]
+    for at in (UNMAPPED, 0, KERNEL, world.read_only):
+        handle = make()
+        with pytest.raises(OSError) as why:
+            u.destroy(kind, handle, response=at)
+        assert why.value.errno == EFAULT, errno.errorcode[why.value.errno]
+        refused(world, ENOENT, lambda: u.destroy(kind, handle))
+
+
+@pytest.mark.parametrize("key", ["lkey_to", "rkey_to"])
+def test_keys_of_a_dma_buf(world, key):
+    """One of the two keys has nowhere to go: the region goes again, and with it the buffer."""
+    buf = UdmaBuf(4 * PAGE)
+    for at in (UNMAPPED, 0, KERNEL, world.read_only):
+        refused(world, EFAULT, lambda: uverbs.reg_dmabuf_mr(world.u, world.have["pd"], buf.fd, 0, PAGE, 0, LOCAL, **{key: at}))
+    os.close(buf.fd)
+
+
+@pytest.mark.parametrize("verb", [verb for verb, (_, driver, _) in ANSWERS.items() if driver and not verb.startswith("ex ")])
 def test_answer_without_room(world, verb):
     """Too little room for the driver's part, from none to all but one word of it."""
     _, driver, call = ANSWERS[verb]
@@ -397,6 +439,67 @@ VALUES = {
 @pytest.mark.parametrize("row", VALUES)
 def test_value(world, row):
     code, call = VALUES[row]
+    refused(world, code, lambda: call(world))
+
+
+# The extended commands: number, size of the command and of its answer.
+EX_MODIFY_CQ = (57, 16, 0)
+EX_OTHERS = {"create_flow": (50, 24, 8), "destroy_flow": (51, 8, 0), "create_wq": (52, 40, 24), "modify_wq": (53, 24, 0),
+             "destroy_wq": (54, 8, 16), "create_rwq_ind_tbl": (55, 8, 16), "destroy_rwq_ind_tbl": (56, 8, 0)}
+OBJECTS = {"flow action": 13, "device memory": 14, "counters": 15, "DMA handle": 17}
+TIMESTAMP, IGNORE_OVERRUN = 1, 2
+"""enum ib_uverbs_ex_create_cq_flags"""
+
+
+def create_cq_by_ioctl(w, flags=0, cqe=16, vector=0, to=None):
+    kept = ctypes.create_string_buffer(24)
+    at = ctypes.addressof(kept)
+    return uverbs.ioctl(w.u, 3, 0, [(0, 0, 0), (1, 4, cqe), (2, 8, 0), (4, 4, vector), (5, 4, flags),
+                                    (6, 4, at if to is None else to), (4097, 16, at + 8)])[0]
+
+
+EXTENDED = {
+    "ex create_cq: timestamps": (EOPNOTSUPP, lambda w: w.u.ex_create_cq(flags=TIMESTAMP)),
+    "ex create_cq: overruns ignored": (EOPNOTSUPP, lambda w: w.u.ex_create_cq(flags=IGNORE_OVERRUN)),
+    "ex create_cq: unknown flags": (EOPNOTSUPP, lambda w: w.u.ex_create_cq(flags=FAR)),
+    "ex create_cq: mask": (EINVAL, lambda w: w.u.ex_create_cq(mask=1)),
+    "ex create_cq: reserved": (EINVAL, lambda w: w.u.ex_create_cq(reserved=1)),
+    "ex create_cq: no such vector": (EINVAL, lambda w: w.u.ex_create_cq(vector=w.u.vectors)),
+    "ex create_cq: nothing": (EINVAL, lambda w: w.u.ex_create_cq(cqe=0)),
+    "ex create_cq: too many": (EINVAL, lambda w: w.u.ex_create_cq(cqe=MAX_CQE + 1)),
+    "ioctl create_cq: timestamps": (EOPNOTSUPP, lambda w: create_cq_by_ioctl(w, TIMESTAMP)),
+    "ioctl create_cq: overruns ignored": (EOPNOTSUPP, lambda w: create_cq_by_ioctl(w, IGNORE_OVERRUN)),
+    "ioctl create_cq: unknown flag": (EINVAL, lambda w: create_cq_by_ioctl(w, 4)),
+    "ioctl create_cq: nothing": (EINVAL, lambda w: create_cq_by_ioctl(w, cqe=0)),
+    "ioctl create_cq: too many": (EINVAL, lambda w: create_cq_by_ioctl(w, cqe=MAX_CQE + 1)),
+    "ioctl create_cq: no such vector": (EINVAL, lambda w: create_cq_by_ioctl(w, vector=w.u.vectors)),
+    "ioctl create_cq: answer to nowhere": (EFAULT, lambda w: create_cq_by_ioctl(w, to=UNMAPPED)),
+    **{f"ex create_qp: flag {bit}": (code, lambda w, bit=bit: w.u.ex_create_qp(w.have["pd"], w.have["cq"], flags=1 << bit))
+       for code, bits in ((EOPNOTSUPP, (1, 2, 3, 4, 8, 9, 10, 11)), (EINVAL, (0, 5, 6, 7, 12, 31))) for bit in bits},
+    "ex create_qp: unknown mask": (EINVAL, lambda w: w.u.ex_create_qp(w.have["pd"], w.have["cq"], mask=2)),
+    "ex create_qp: table of queues": (EINVAL, lambda w: w.u.ex_create_qp(w.have["pd"], w.have["cq"], mask=1, table=1)),
+    "ex create_qp: reserved": (EINVAL, lambda w: w.u.ex_create_qp(w.have["pd"], w.have["cq"], reserved=1)),
+    "ex modify_cq: moderation": (EOPNOTSUPP, lambda w: extended(w, EX_MODIFY_CQ, struct.pack("=IIHHI", w.have["cq"], 1, 8, 8, 0))),
+    "ex modify_cq: nothing": (EOPNOTSUPP, lambda w: extended(w, EX_MODIFY_CQ, struct.pack("=IIHHI", w.have["cq"], 0, 8, 8, 0))),
+    **{f"ex {name}": (EOPNOTSUPP, lambda w, verb=verb: extended(w, verb)) for name, verb in EX_OTHERS.items()},
+    **{f"ioctl {name}, method {method}": (errno.EPROTONOSUPPORT,
+                                          lambda w, obj=obj, method=method: uverbs.ioctl(w.u, obj, method, [(0, 0, 0)]))
+       for name, obj in OBJECTS.items() for method in (0, 1)},
+    "ioctl: no such object": (errno.EPROTONOSUPPORT, lambda w: uverbs.ioctl(w.u, 99, 0, [])),
+    "ioctl: no such method": (errno.EPROTONOSUPPORT, lambda w: uverbs.ioctl(w.u, 3, 99, [])),
+    "ex: no such command": (EOPNOTSUPP, lambda w: extended(w, (62, 8, 0))),
+    "create_qp: shared queue for extended connections": (EINVAL, lambda w: w.qp(srq=w.xsrq)),
+}
+
+
+def extended(w, verb, body=None):
+    number, size, answer = verb
+    w.u.ex(number, body or bytes(size), answer)
+
+
+@pytest.mark.parametrize("row", EXTENDED)
+def test_extended(world, row):
+    code, call = EXTENDED[row]
     refused(world, code, lambda: call(world))
 
 

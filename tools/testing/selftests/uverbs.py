@@ -38,11 +38,11 @@ def dereg_mr(ctx, handle):
     command(ctx, DEREG_MR, "=I", handle, answer=None)
 
 
-def rereg_mr(ctx, handle, flags, *, start=0, length=0, va=None, pd_handle=0, access=0):
+def rereg_mr(ctx, handle, flags, *, start=0, length=0, va=None, pd_handle=0, access=0, response=None):
     """Returns lkey, rkey."""
     va = start if va is None else va
     return struct.unpack("=II", command(ctx, REREG_MR, "=IIQQQII", handle, flags, start, length, va, pd_handle, access,
-                                        answer=8))
+                                        answer=8, response=response))
 
 
 def alloc_mw(ctx, pd_handle, kind):
@@ -88,11 +88,11 @@ def advise_mr(ctx, pd_handle, advice, flags, sges):
                                              (3, len(raw), ctypes.addressof(held))])
 
 
-def reg_dmabuf_mr(ctx, pd_handle, fd, offset, length, iova, access):
-    """Returns handle, lkey, rkey."""
+def reg_dmabuf_mr(ctx, pd_handle, fd, offset, length, iova, access, lkey_to=None, rkey_to=None):
+    """Returns handle, lkey, rkey. lkey_to, rkey_to: other addresses, where they are lost."""
     keys = (ctypes.c_uint32 * 2)()
     at = ctypes.addressof(keys)
     out = ioctl(ctx, OBJECT_MR, REG_DMABUF_MR_METHOD,
                 [(0, 0, 0), (1, 0, pd_handle), (2, 8, offset), (3, 8, length), (4, 8, iova), (5, 4, fd),
-                 (6, 4, access), (7, 4, at), (8, 4, at + 4)])
+                 (6, 4, access), (7, 4, at if lkey_to is None else lkey_to), (8, 4, at + 4 if rkey_to is None else rkey_to)])
     return out[0] & 0xffffffff, keys[0], keys[1]
