@@ -10,6 +10,7 @@ ends. Programs that exchange addresses over TCP have to run in the namespace of 
 Every wait here has an end, and a failure says what both programs printed.
 """
 
+import itertools
 import json
 import os
 import re
@@ -298,20 +299,22 @@ class Host:
 
 
 class Testbed:
-    """Namespaces, wire and links; a context manager that leaves nothing behind."""
+    """Namespaces, wire and links; a context manager that leaves nothing behind. nics: the guest's two network interfaces
+    that are to be the ends of the wire, instead of a veth pair."""
 
     __test__ = False
 
-    def __init__(self, mtu=4200, kinds=(DRIVER, DRIVER), links=True):
-        self.mtu, self.links = mtu, links
+    def __init__(self, mtu=4200, kinds=(DRIVER, DRIVER), links=True, nics=None):
+        self.mtu, self.links, self.nics = mtu, links, nics
         self.h1, self.h2 = Host(1, kinds[0]), Host(2, kinds[1])
         self.hosts = (self.h1, self.h2)
-        self._port = 18600
+        self._ports = itertools.count(18601)
 
     def __enter__(self):
         self.clear()
-        script = ["ip netns add h1", "ip netns add h2",
-                  "ip link add v1 netns h1 type veth peer name v2 netns h2"]
+        script = ["ip netns add h1", "ip netns add h2"]
+        script += ([f"ip link set {nic} netns {h.ns} name {h.netdev}" for nic, h in zip(self.nics, self.hosts)] if self.nics
+                   else ["ip link add v1 netns h1 type veth peer name v2 netns h2"])
         for h in self.hosts:
             # Without duplicate address detection the link-local address, and with it the GID table, settles at once.
             script += [f"ip netns exec {h.ns} sysctl -qw net.ipv6.conf.all.accept_dad=0 "
@@ -324,8 +327,9 @@ class Testbed:
             for h in self.hosts:
                 h.add_link()
             for h in self.hosts:
-                h.gid_index(h.ip4)
-                h.gid_index(h.ip6)
+                if h.kind != "siw":  # its GID is a MAC address
+                    h.gid_index(h.ip4)
+                    h.gid_index(h.ip6)
                 self.wait_active(h)
         return self
 
@@ -349,8 +353,7 @@ class Testbed:
 
     def port(self):
         """A TCP port that no earlier pair of this bed has used."""
-        self._port += 1
-        return self._port
+        return next(self._ports)
 
     def pair(self, server, client, port, timeout=120):
         """Run a server on h1 and, once it listens, a client on h2; both must end well."""
