@@ -21,12 +21,20 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import counting  # noqa: E402
 from impair import lossy  # noqa: E402
 from rows import MIB, QPS, ROWS, SIZES, SWEEPS, scaling, sweep, tcp  # noqa: E402
-from testbed import Testbed  # noqa: E402
+from testbed import Testbed, module_of  # noqa: E402
 
-KINDS = ("ferroce", "rxe")
+KINDS = ("ferroce", "rxe", "siw")
 LEAST = 0.1
 """With less iterations than this of what there should be, it is only shown that there are figures, without what takes long."""
 PROFILED = ("WRITE 64 KiB", "SEND 64 B", "SEND 2 B, half a round trip")
+
+
+def available():
+    """The drivers that this kernel has."""
+    kinds = [kind for kind in KINDS if subprocess.run(["modprobe", "-nq", module_of(kind)], check=False).returncode == 0]
+    for kind in set(KINDS) - set(kinds):
+        print(f"skip: {kind} (this kernel is built without it)", flush=True)
+    return kinds
 
 
 @contextlib.contextmanager
@@ -64,14 +72,16 @@ def table(rows, found):
 
     def show(value, unit):
         return "-" if value is None else f"{value:,.2f}" if unit == "per byte" else f"{value:,.0f}"
-    lines = ["| work | unit | ferroce | rxe | TCP | rxe / ferroce | ferroce / TCP | noise |", "|---|---|---|---|---|---|---|---|"]
+    siw = any("siw" in figures for figures in found.values())
+    head = ["work", "unit", "ferroce", "rxe", *["siw"] * siw, "TCP", "rxe / ferroce", "ferroce / TCP", "noise"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in rows:
-        ours, rxe, over_tcp, alone = (mean(found[row.name].get(k, [])) for k in ("ferroce", "rxe", "tcp", "alone"))
+        ours, rxe, iwarp, over_tcp, alone = (mean(found[row.name].get(k, [])) for k in ("ferroce", "rxe", "siw", "tcp", "alone"))
         better = None if not ours or not rxe else (ours / rxe if row.unit == "MiB/s" else rxe / ours)
         noise = max((max(v) / min(v) - 1 for v in found[row.name].values() if len(v) > 1), default=0)
-        lines.append(f"| {row.name} | {row.unit} | {show(alone if ours is None else ours, row.unit)} | {show(rxe, row.unit)} | {show(over_tcp, row.unit)} | "
-                     f"{'-' if better is None else f'{better:.1f} x'} | "
-                     f"{'-' if not over_tcp or not ours else f'{ours / over_tcp:.1f} x'} | {noise:.0%} |")
+        cells = [row.name, row.unit, *(show(v, row.unit) for v in (alone if ours is None else ours, rxe, *[iwarp] * siw, over_tcp)),
+                 "-" if better is None else f"{better:.1f} x", "-" if not over_tcp or not ours else f"{ours / over_tcp:.1f} x", f"{noise:.0%}"]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -112,7 +122,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("out")
     p.add_argument("--rows", help="only rows whose name contains one of these, parted by commas")
-    p.add_argument("--kinds", default=",".join(KINDS))
+    p.add_argument("--kinds", default=",".join(available()))
     p.add_argument("--scale", type=float, default=1, help="of the iterations")
     p.add_argument("--runs", type=int, default=2)
     p.add_argument("--no-plot", action="store_true")
@@ -130,7 +140,8 @@ def main():
         sys.exit(f"no row is named like {args.rows}")
     if args.profile:
         profile = counting.Profile(args.out)
-        failed = measure(rows, kinds, lambda bed, row, kind: profile.take(bed, row, kind, args.scale))
+        # What siw has sent it does not tell.
+        failed = measure(rows, [kind for kind in kinds if kind != "siw"], lambda bed, row, kind: profile.take(bed, row, kind, args.scale))
         profile.end()
         sys.exit("not counted: " + "; ".join(failed) if failed else 0)
 

@@ -8,6 +8,7 @@ through in that time is told by the packets that were sent. stages.py makes a pr
 import ctypes
 import json
 import mmap
+import os
 import threading
 import time
 
@@ -16,6 +17,8 @@ from testbed import module_loaded, wait_until
 MARK = 0x7bad0000
 MAP_FIXED_NOREPLACE = 0x100000
 RET = b"\xc3"
+KERNEL = 1 << 63
+"""Where its addresses begin."""
 LONGER = 10
 """So many times as many iterations as the bench takes for a figure."""
 SECONDS = 0.1
@@ -37,13 +40,28 @@ class Counts:
         self._to_zero, self._write = (ctypes.CFUNCTYPE(None)(MARK + at) for at in (0, 16))
         self._written = 0
 
-    def of(self, seconds):
-        """Counts for so long; the number of the file that has the counts."""
+    def begin(self):
         self._to_zero()
-        time.sleep(seconds)
+
+    def end(self):
+        """The number of the file that has the counts since then."""
         self._write()
         self._written += 1
         return self._written - 1
+
+    def of(self, seconds):
+        """Counts for so long; the number of the file that has the counts."""
+        self.begin()
+        time.sleep(seconds)
+        return self.end()
+
+    def end_in_kernel(self):
+        """Instructions that the kernel has executed since begin()."""
+        name = f"/out/counts.{self.end()}"
+        with open(name) as f:
+            blocks = [line.split() for line in f.read().splitlines()]
+        os.remove(name)
+        return sum(int(size) * int(executed) for address, size, executed in blocks if int(address, 16) >= KERNEL)
 
 
 def packets(bed):

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """What the bench measures, a row each; bench.py runs them."""
 
+import concurrent.futures
 import json
 import re
 
 import objects
+from testbed import cm_listens, wait_until
 
 KIB, MIB = 1 << 10, 1 << 20
 LINE = re.compile(r"^ *(\d+) +(\d+)\s+([0-9.]+)\s+([0-9.]+)\s+([0-9.]+)", re.M)
@@ -14,11 +16,17 @@ def perftest(bed, tool, size, iters, *options, same=False, timeout=900):
     """perftest's table, as (size, third, fourth, fifth column). same: both ends on one device."""
     port = bed.port()
     client = bed.h1 if same else bed.h2
+    iwarp = bed.h1.kind == "siw"
 
     def cmd(host):
-        return [tool, "-d", host.dev, "-x", host.gid_index(host.ip4), "-p", port, "-F", "-s", size, "-n", iters, *options]
+        # With iWARP only rdma_cm makes connections.
+        how = ["-R"] if iwarp else ["-x", host.gid_index(host.ip4)]
+        return [tool, "-d", host.dev, *how, "-p", port, "-F", "-s", size, "-n", iters, *options]
     server = bed.h1.start(*cmd(bed.h1))
-    server.wait_listening(port)
+    if iwarp:
+        wait_until(lambda: cm_listens(port), what=lambda: f"nobody listens:\n{server.result()}")
+    else:
+        server.wait_listening(port)
     job = client.start(*cmd(client), bed.h1.ip4)
     try:
         out = job.wait(timeout).out
@@ -32,25 +40,35 @@ def perftest(bed, tool, size, iters, *options, same=False, timeout=900):
     return rows
 
 
-def tcp(bed):
-    """iperf3 with writes of 64 KiB, for two seconds of the guest's clock: bytes per second."""
+def iperf3(bed, *amount):
+    """iperf3 with writes of 64 KiB, for what `amount` says."""
     server = bed.h1.start("iperf3", "-s", "-1", "-p", 5201)
     server.wait_listening(5201)
-    out = bed.h2.run("iperf3", "-c", bed.h1.ip4, "-p", "5201", "-l", "64K", "-t", "2", "-J", timeout=600).out
+    out = bed.h2.run("iperf3", "-c", bed.h1.ip4, "-p", "5201", "-l", "64K", *amount, "-J", timeout=600).out
     server.wait(60)
-    return json.loads(out[out.index("{"):])["end"]["sum_received"]["bits_per_second"] / 8
+    return json.loads(out[out.index("{"):])["end"]["sum_received"]
+
+
+def tcp(bed):
+    """Two seconds of the guest's clock: bytes per second."""
+    return iperf3(bed, "-t", "2")["bits_per_second"] / 8
+
+
+def tcp_of(bed, size):
+    """So many bytes."""
+    iperf3(bed, "-n", str(size))
 
 
 class Row:
     """One figure: measure(bed, n) returns it. Smaller is better, but for those in MiB/s. An iteration is `messages` of `size`
-    bytes. loss: what netem does to both directions. icrc=False: off on both sides, which rxe cannot. alone: no driver takes part.
-    heavy: takes long, however few iterations there are."""
+    bytes. loss: what netem does to both directions. icrc=False: off on both sides, which rxe cannot. iwarp: siw can do it as
+    well. alone: no driver takes part. heavy: takes long, however few iterations there are."""
 
-    def __init__(self, name, unit, measure, iters, size=None, messages=1, mtu=4200, loss=None, icrc=True, tcp=False, alone=False,
-                 heavy=False):
+    def __init__(self, name, unit, measure, iters, size=None, messages=1, mtu=4200, loss=None, icrc=True, tcp=False, iwarp=False,
+                 alone=False, heavy=False):
         self.name, self.unit, self.measure, self.iters = name, unit, measure, iters
         self.size, self.messages, self.mtu, self.loss, self.icrc, self.heavy = size, messages, mtu, loss, icrc, heavy
-        self.kinds = ("ferroce",) * (not alone) + ("rxe",) * (icrc and not alone) + ("tcp",) * tcp + ("alone",) * alone
+        self.kinds = ("ferroce",) * (not alone) + ("rxe",) * (icrc and not alone) + ("siw",) * iwarp + ("tcp",) * tcp + ("alone",) * alone
 
 
 # What perftest says, in the row's unit: MiB/s, millions of messages per second, us. In counted mode its ns are instructions.
@@ -75,8 +93,17 @@ def latency(name, tool, size, *options, iters=500, messages=1, **kw):
 def long_messages(**kw):
     """64 KiB of each kind."""
     end = "".join([", mtu 1500"] * ("mtu" in kw) + [", no ICRC"] * ("icrc" in kw))
-    return [bandwidth(f"{what} 64 KiB{end}", "per byte", tool, 64 * KIB, *options, iters=300, tcp="icrc" not in kw, **kw)
+    return [bandwidth(f"{what} 64 KiB{end}", "per byte", tool, 64 * KIB, *options, iters=300, tcp="icrc" not in kw, iwarp="icrc" not in kw, **kw)
             for what, tool, options in (("SEND", "ib_send_bw", ["-e"]), ("WRITE", "ib_write_bw", []), ("READ", "ib_read_bw", ["-e"]))]
+
+
+def pairs(count):
+    """Some pairs of programs at once, each with a QP of its own: more of them get more done where there are CPUs for them."""
+    def measure(bed, n):
+        with concurrent.futures.ThreadPoolExecutor(count) as pool:
+            jobs = [pool.submit(perftest, bed, "ib_send_bw", 64 * KIB, n, "-e") for _ in range(count)]
+            return sum(job.result()[-1][2] for job in jobs)
+    return Row(f"SEND 64 KiB, {count} QP{'s' * (count > 1)}, programs of their own", "MiB/s", measure, 300)
 
 
 QPS = {1: 5000, 8: 1000, 64: 200, 1024: 50}
@@ -110,13 +137,14 @@ ROWS = [
     *long_messages(icrc=False),
     bandwidth("SEND 64 KiB, polling", "per byte", "ib_send_bw", 64 * KIB, iters=300),
     bandwidth("SEND 64 KiB, loopback in a device", "per byte", "ib_send_bw", 64 * KIB, "-e", iters=300, same=True),
-    bandwidth("SEND 64 B", "per message", "ib_send_bw", 64, "-e", iters=5000),
+    bandwidth("SEND 64 B", "per message", "ib_send_bw", 64, "-e", iters=5000, iwarp=True),
     bandwidth("SEND 64 B, polling", "per message", "ib_send_bw", 64, iters=5000),
     *(scaling(qps) for qps in QPS),
+    *(pairs(count) for count in (1, 2, 4)),
     bandwidth("SEND 64 B, UD", "per message", "ib_send_bw", 64, "-e", "-c", "UD", iters=5000),
     bandwidth("SEND 64 B, UC", "per message", "ib_send_bw", 64, "-e", "-c", "UC", iters=5000),
-    latency("SEND 2 B, half a round trip", "ib_send_lat", 2, "-e", messages=2),
-    latency("READ 8 B", "ib_read_lat", 8, "-e"),
+    latency("SEND 2 B, half a round trip", "ib_send_lat", 2, "-e", messages=2, iwarp=True),
+    latency("READ 8 B", "ib_read_lat", 8, "-e", iwarp=True),
     latency("READ 8 B, polling", "ib_read_lat", 8),
     latency("FETCH_ADD", "ib_atomic_lat", 8, "-A", "FETCH_AND_ADD", "-e"),
     latency("CMP_SWAP", "ib_atomic_lat", 8, "-A", "CMP_AND_SWAP", "-e"),
