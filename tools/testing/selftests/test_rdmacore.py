@@ -5,6 +5,9 @@
 rdmacore-<driver>.txt has a line for every test: its name, `ok`, `skip` or `fail`, and for the latter two the reason. A
 test that fails or is skipped without being expected to is a failure here; so is one that does better than the list, for
 then the list is wrong. To write the list anew after a change: RDMACORE_WRITE=/tmp/list pytest test_rdmacore.py.
+
+Tests of what librxe has no function for (NO_FUNCTION) are skipped there; they run once more with a preloaded library that
+has these functions.
 """
 
 import glob
@@ -16,13 +19,18 @@ import time
 
 import pytest
 
-from testbed import DRIVER, SCRATCH, Job, Testbed
+from testbed import DRIVER, SCRATCH, Job, Testbed, librxe_ops
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = "/usr/share/doc/rdma-core/tests"
-FILES = ["test_addr", "test_atomic", "test_cq", "test_cq_events", "test_cqex", "test_device", "test_mr", "test_odp",
-         "test_parent_domain", "test_pd", "test_qp", "test_qpex", "test_rdmacm", "test_relaxed_ordering",
-         "test_shared_pd", "test_srq"]
+FILES = ["test_addr", "test_atomic", "test_cq", "test_cq_events", "test_cqex", "test_device", "test_flow", "test_fork",
+         "test_mr", "test_odp", "test_parent_domain", "test_pd", "test_qp", "test_qpex", "test_rdmacm",
+         "test_relaxed_ordering", "test_rss_traffic", "test_shared_pd", "test_srq", "test_tag_matching"]
+"""All but those for one kind of adapter (efa, mlx5, CUDA)."""
+NO_FUNCTION = [f"test_mr.MRTest.test_mr_rereg_{what}" for what in ("access", "access_bad_flow", "addr", "atomic", "pd")] + [
+    f"test_odp.OdpTestCase.test_odp_{what}_rc_traffic" for what in (
+        "sync_prefetch", "async_prefetch", "implicit_sync_prefetch", "implicit_async_prefetch",
+        "prefetch_sync_no_page_fault", "prefetch_async_no_page_fault")]
 LIST = f"{HERE}/rdmacore-{DRIVER}.txt"
 
 
@@ -70,39 +78,63 @@ def outcomes(bed, folder):
 
     A process for each file: some of pyverbs' finalisers end in a segmentation fault, at any time later.
     """
-    path, log, end = f"{SCRATCH}/outcomes.json", "", time.monotonic() + 550
+    path, log, end = no_file("outcomes.json"), "", time.monotonic() + 550
     for name in FILES:
-        job = Job(["python3", f"{HERE}/rdmacore_run.py", folder, name, bed.h1.dev, bed.h1.gid_index(bed.h1.ip4), path],
-                  ns=bed.h1.ns)
-        try:
-            job.wait(max(1, end - time.monotonic()))
-        except AssertionError:
-            pass  # What did not run any more is missed below.
-        log += job.out
+        log += run_names(bed, folder, [name], path, max(1, end - time.monotonic()))
+    return outcomes_in(path), log
+
+
+def no_file(name):
+    """The place of a file of outcomes, without one of an earlier run."""
+    path = f"{SCRATCH}/{name}"
+    if os.path.exists(path):
+        os.unlink(path)
+    return path
+
+
+def run_names(bed, folder, names, path, seconds, **env):
+    """Runs files or tests in one process, which adds their outcomes to a file; returns what it printed."""
+    job = Job(["python3", f"{HERE}/rdmacore_run.py", folder, ",".join(names), bed.h1.dev, bed.h1.gid_index(bed.h1.ip4), path],
+              ns=bed.h1.ns, env=env)
+    try:
+        job.wait(seconds)
+    except AssertionError:
+        pass  # What did not run any more is missed later.
+    return job.out
+
+
+def outcomes_in(path):
+    """Test name -> (outcome, reason)."""
     done = {}
     if os.path.exists(path):
         with open(path) as f:
             for name, outcome, why in map(json.loads, f):
                 done.setdefault(name, (outcome, why))
-    return done, log
+    return done
+
+
+@pytest.fixture(scope="module")
+def with_functions(bed, folder):
+    """As `outcomes`, of the tests for which librxe has no function."""
+    path = no_file("with-functions.json")
+    log = run_names(bed, folder, NO_FUNCTION, path, 150, LD_PRELOAD=librxe_ops())
+    return outcomes_in(path), log
 
 
 @pytest.mark.seconds(400)
 @pytest.mark.differs_on_rxe("it loses completions when the queue is full")
 def test_resize_cq_fifty_times(bed, folder):
     """A completion that is lost when the size changes shows in some runs only."""
-    path = f"{SCRATCH}/fifty.json"
+    path = no_file("fifty.json")
     case = "test_cq.CQTest.test_resize_cq"
-    job = Job(["python3", f"{HERE}/rdmacore_run.py", folder, ",".join([case] * 50), bed.h1.dev, bed.h1.gid_index(bed.h1.ip4),
-               path], ns=bed.h1.ns)
-    job.wait(350)
+    log = run_names(bed, folder, [case] * 50, path, 350)
     with open(path) as f:
         done = [json.loads(line) for line in f]
-    assert done == [[case, "ok", ""]] * 50, job.out[-3000:]
+    assert done == [[case, "ok", ""]] * 50, log[-3000:]
 
 
 def pytest_generate_tests(metafunc):
-    if "name" in metafunc.fixturenames:
+    if "outcomes" in metafunc.fixturenames and "name" in metafunc.fixturenames:
         metafunc.parametrize("name", EXPECTED)
 
 
@@ -117,6 +149,14 @@ def test_list_is_complete(outcomes):
                 f.write(f"{name} {outcome} {lines[-1] if lines else ''}".rstrip() + "\n")
     missing = sorted(set(done) - set(EXPECTED))
     assert done and not missing, "\n".join(missing) or log
+
+
+@pytest.mark.differs_on_rxe("it registers nothing anew and has no implicit regions")
+@pytest.mark.parametrize("name", NO_FUNCTION)
+def test_with_the_function(with_functions, name):
+    """What librxe lacks is passed to the driver by a preloaded library."""
+    done, log = with_functions
+    assert done.get(name) == ("ok", ""), f"{done.get(name)}\n{log[-3000:]}"
 
 
 @pytest.mark.seconds(600)

@@ -149,6 +149,15 @@ def sh(script, timeout=60, check=True):
     return run(["sh", "-ec", script], timeout, check=check)
 
 
+def librxe_ops():
+    """For LD_PRELOAD: librxe with the functions that it lacks (librxe_ops.c)."""
+    made = f"{SCRATCH}/librxe_ops.so"
+    if not os.path.exists(made):
+        run(["gcc-14", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", made,
+             f"{os.path.dirname(os.path.abspath(__file__))}/librxe_ops.c", "-l:libibverbs.so.1"])
+    return made
+
+
 def wait_until(cond, timeout=30, what="condition", step=0.02):
     """Poll until cond() is true; what is a text or a function that makes one."""
     end = time.monotonic() + timeout * SLOW
@@ -355,11 +364,15 @@ class Testbed:
         """A TCP port that no earlier pair of this bed has used."""
         return next(self._ports)
 
-    def pair(self, server, client, port, timeout=120):
-        """Run a server on h1 and, once it listens, a client on h2; both must end well."""
-        s = self.h1.start(*server)
-        s.wait_listening(port)
-        c = self.h2.start(*client)
+    def pair(self, server, client, port, timeout=120, env=None, by_cm=False):
+        """Run a server on h1 and, once it listens (by rdma_cm or TCP), a client on h2; both must end well."""
+        s = self.h1.start(*server, env=env)
+        if by_cm:
+            wait_until(lambda: cm_listens(port) or s.proc.poll() is not None, 60,
+                       lambda: f"nobody listens on {port}: {cm_ids()}\n{s.result()}")
+        else:
+            s.wait_listening(port)
+        c = self.h2.start(*client, env=env)
         try:
             rc = c.wait(timeout)
             rs = s.wait(timeout if rc.rc == 0 else 5)
