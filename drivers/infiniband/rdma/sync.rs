@@ -10,6 +10,7 @@
 use crate::bindings;
 
 mod bh;
+pub mod errand;
 pub mod id_pool;
 pub mod percpu;
 pub mod rcu_map;
@@ -20,6 +21,7 @@ pub mod work;
 pub(crate) use self::bh::BhDisabled;
 
 pub use self::{
+    errand::Errand,
     id_pool::{
         IdPool,
         Number, //

@@ -4,8 +4,12 @@
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
+import signal
+import struct
+import traceback
 
 import pyverbs.enums as e
 import pytest
@@ -15,7 +19,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import uverbs
 from datagram import GRH, Ud
-from testbed import Testbed
+from testbed import DRIVER, Testbed, module_of, run, wait_until
 from verbs import OK, Endpoint, pair, pattern
 
 pytestmark = pytest.mark.differs_on_rxe("rxe has no implicit regions, and its pages are not marked dirty")
@@ -456,3 +460,74 @@ def test_gone_with_the_program(bed):
         assert os.waitpid(child, 0)[1] == 0
 
 
+UFFDIO_API, UFFDIO_REGISTER, USERFAULTFD, MISSING = 0xc018aa3f, 0xc020aa00, 323, 1
+
+
+def program_of_pages_that_never_come(bed, say, ends_well):
+    """A program whose userfaultfd nobody serves: a message, and advice, wait for its pages. It says so on `say`. With
+    `ends_well` it gives everything back by itself; else it waits to be killed, its userfaultfd the first that it opened,
+    so the last that is closed."""
+    uffd = libc.syscall(USERFAULTFD, os.O_CLOEXEC)
+    assert uffd >= 0
+    with pair(bed.h1.dev, bed.h2.dev, connect=NO_TIMER) as (a, b):
+        assert uffd < b.ctx.cmd_fd
+        place, other = Range(1 << 20), Range(1 << 20)
+        fcntl.ioctl(uffd, UFFDIO_API, struct.pack("=QQQ", 0xaa, 0, 0))
+        fcntl.ioctl(uffd, UFFDIO_REGISTER, struct.pack("=QQQQ", place.addr, place.length, MISSING, 0))
+        before = faults(b)
+        mr = MR(b.pd, place.length, ALL, address=place.addr)
+        a.write(0, 64, (place.addr, mr.rkey))
+        wait_until(lambda: faults(b) > before, 30)
+        prefetch, background = e._IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0
+        uverbs.advise_mr(b.ctx, b.pd.handle, prefetch, background, [(place.addr + 8 * PAGE, 64, mr.lkey)])
+        # Both have been asked for.
+        for _ in range(2):
+            assert len(os.read(uffd, 32)) == 32
+        # Whoever else gives advice is not held up.
+        with PD(b.ctx) as pd, MR(pd, other.length, ALL, address=other.addr) as plain:
+            uverbs.advise_mr(b.ctx, pd.handle, prefetch, background, [(other.addr, PAGE, plain.lkey)])
+            there = (ctypes.c_ubyte * 1)()
+
+            def is_there():
+                call("mincore", ctypes.c_void_p(other.addr), ctypes.c_size_t(PAGE), there)
+                return there[0] & 1
+
+            wait_until(is_there, 30)
+        if not ends_well:
+            os.write(say, b"x")
+            signal.pause()
+        mr.close()
+    os.write(say, b"x")
+
+
+@pytest.mark.parametrize("ends_well", [True, False], ids=["closed", "killed"])
+def test_pages_that_never_come(bed, ends_well):
+    """Nobody waits for a page that only the end of the program brings: it ends, and so do its devices and the driver."""
+    ready, say = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            program_of_pages_that_never_come(bed, say, ends_well)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    os.close(say)
+    try:
+        assert os.read(ready, 1) == b"x"
+        if not ends_well:
+            # The device goes while the program has it.
+            bed.h2.delete_link()
+            os.kill(child, signal.SIGKILL)
+    finally:
+        os.close(ready)
+    status = wait_until(lambda: os.waitpid(child, os.WNOHANG)[0] and (True, ), 30, "the program stays")
+    assert status
+    if not ends_well:
+        bed.h1.delete_link()
+        run(["modprobe", "-r", module_of(DRIVER)])
+        for host in bed.hosts:
+            host.add_link()
+        for host in bed.hosts:
+            host.gid_index(host.ip4)
+            bed.wait_active(host)

@@ -90,6 +90,23 @@ impl WorkQueue {
         Self::with_flags(name, bindings::wq_flags_WQ_UNBOUND)
     }
 
+    /// Waits until nothing is queued or runs any more.
+    ///
+    /// # Context
+    ///
+    /// Process context, may sleep; not from a work item of this queue, and nothing is queued by others
+    /// any more.
+    pub fn drain(&self) {
+        // SAFETY: By the type invariant it is valid; `drain_workqueue` (kernel/workqueue.c) waits.
+        unsafe { bindings::drain_workqueue(self.queue.as_ptr()) };
+    }
+
+    /// As the kernel crate has it.
+    pub(super) fn as_queue(&self) -> &kernel::workqueue::Queue {
+        // SAFETY: By the type invariant it is valid for as long as this value is borrowed.
+        unsafe { kernel::workqueue::Queue::from_raw(self.queue.as_ptr()) }
+    }
+
     fn with_flags(name: &CStr, flags: u32) -> Result<Arc<Self>> {
         // SAFETY: The format takes one string, and `alloc_workqueue` (kernel/workqueue.c) copies
         // what it makes of it.
@@ -107,10 +124,10 @@ impl WorkQueue {
 impl Drop for WorkQueue {
     /// # Context
     ///
-    /// Process context, may sleep; not from a work item of this queue (each [`Work`] has a
-    /// reference, so that the last one cannot be dropped there).
+    /// Process context, may sleep; not from a work item of this queue: each has a reference, which is
+    /// not the last one if somebody has another until [`WorkQueue::drain`] is done.
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is valid and ours. Every `Work` on it holds a reference,
+        // SAFETY: By the type invariant it is valid and ours. Every work item on it holds a reference,
         // so none is left.
         unsafe { bindings::destroy_workqueue(self.queue.as_ptr()) };
     }

@@ -42,6 +42,13 @@ impl Shared {
     }
 }
 
+impl Drop for Shared {
+    /// Waits for pages that are still on their way, of queue pairs and regions that are gone.
+    fn drop(&mut self) {
+        self.pagers.drain();
+    }
+}
+
 impl LinkDriver for Ferroce {
     type Shared = Shared;
 

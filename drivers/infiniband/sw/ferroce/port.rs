@@ -15,7 +15,6 @@ use crate::{
         Listener,
         Listeners, //
     },
-    prefetch::Prefetcher,
     qp::QueuePair,
     region::Memory,
     xrc::XrcQueue, //
@@ -98,8 +97,6 @@ pub(crate) struct Port {
     pub(crate) workqueue: Arc<WorkQueue>,
     /// For work that waits for pages of programs.
     pub(crate) pagers: Arc<WorkQueue>,
-    /// Advice about memory.
-    pub(crate) prefetcher: Prefetcher,
     /// Memory for the packets of trains.
     pub(crate) segments: SegmentPool,
     ifindex: u32,
@@ -156,7 +153,6 @@ impl Port {
                 xrcd_numbers: IdPool::new_shared(limits::objects(limits::MAX_XRCD))?,
                 counters: Counters::new()?,
                 workqueue,
-                prefetcher: Prefetcher::new(&pagers)?,
                 pagers,
                 segments: SegmentPool::new()?,
                 ifindex: netdev.ifindex(),

@@ -11,7 +11,7 @@ use kernel::{
 };
 use rdma::{
     sync::{
-        Work,
+        Errand,
         WorkQueue,
         WorkTarget, //
     },
@@ -21,7 +21,7 @@ use rdma::{
 /// The most pieces of advice that wait. More are dropped: it is advice.
 const MAX_WAITING: usize = 1024;
 
-/// A piece of memory to be brought in.
+/// A piece of memory to be brought in. Holds nothing else: it may take as long as the program likes.
 pub(crate) struct Advice {
     pub(crate) backing: Arc<Backing>,
     /// Bytes from the start of the memory.
@@ -46,6 +46,7 @@ impl Advice {
     }
 }
 
+/// Advice that waits.
 #[pin_data]
 struct Waiting {
     #[pin]
@@ -54,34 +55,30 @@ struct Waiting {
 
 impl WorkTarget for Waiting {
     fn run(&self) {
-        let advice = core::mem::take(&mut *self.advice.lock());
-        for advice in advice {
+        loop {
+            let next = self.advice.lock().pop();
+            let Some(advice) = next else {
+                return;
+            };
             // Nobody waits to hear of it.
             let _ = advice.follow();
         }
     }
 }
 
-/// Follows advice in the background.
-pub(crate) struct Prefetcher {
-    waiting: Arc<Waiting>,
-    work: Work<Waiting>,
-}
+/// Follows the advice of one protection domain in the background. What is left at its end is not
+/// followed; what is at hand may wait for a page of the program that ends, so nobody waits for it.
+pub(crate) struct Prefetcher(Arc<Errand<Waiting>>);
 
 impl Prefetcher {
     /// # Context
     ///
     /// Process context, may sleep.
     pub(crate) fn new(queue: &Arc<WorkQueue>) -> Result<Self> {
-        let waiting = Arc::pin_init(
-            pin_init!(Waiting {
-                advice <- kernel::new_mutex!(KVVec::new(), "ferroce_advice"),
-            }),
-            GFP_KERNEL,
-        )?;
-        let work = Work::new(queue)?;
-        work.attach(waiting.clone());
-        Ok(Self { waiting, work })
+        let waiting = pin_init!(Waiting {
+            advice <- kernel::new_mutex!(KVVec::new(), "ferroce_advice"),
+        });
+        Ok(Self(Errand::new(queue, waiting)?))
     }
 
     /// Follows these pieces of advice soon, as far as there is room.
@@ -95,7 +92,7 @@ impl Prefetcher {
     /// `ENOMEM`.
     pub(crate) fn submit(&self, advice: KVVec<Advice>) -> Result {
         {
-            let mut waiting = self.waiting.advice.lock();
+            let mut waiting = self.0.target().advice.lock();
             for advice in advice {
                 if waiting.len() >= MAX_WAITING {
                     break;
@@ -103,7 +100,14 @@ impl Prefetcher {
                 waiting.push(advice, GFP_KERNEL)?;
             }
         }
-        self.work.queue();
+        Errand::queue(&self.0);
         Ok(())
+    }
+}
+
+impl Drop for Prefetcher {
+    fn drop(&mut self) {
+        let left = core::mem::take(&mut *self.0.target().advice.lock());
+        drop(left);
     }
 }

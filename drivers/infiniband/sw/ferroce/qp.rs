@@ -9,9 +9,10 @@
 //!
 //! # Teardown
 //!
-//! The device's table, the timer and the work item hold counted references. Destroying removes the
-//! QP from the table and waits for readers, marks it dead, and shuts the timer and the work item
-//! down, which waits for them. Packets in flight hold nothing of ours.
+//! The device's table, the timer, the work item and the pager hold counted references. Destroying removes
+//! the QP from the table and waits for readers, marks it dead, and shuts the timer and the work item
+//! down, which waits for them. The pager gives its reference back; while it waits for a page it holds
+//! nothing but the memory. Packets in flight hold nothing of ours.
 
 mod company;
 mod direct;
@@ -60,6 +61,7 @@ use lane::{
 use rdma::{
     net::RxPacket,
     sync::{
+        Errand,
         SpinLockBh,
         Timer,
         TimerTarget,
@@ -195,7 +197,7 @@ pub(crate) struct QueuePair {
     sender: Sender,
     timer: Timer<QueuePair>,
     work: Work<QueuePair>,
-    pager: Work<Pager>,
+    pager: Arc<Errand<Pager>>,
     #[pin]
     state: SpinLockBh<State>,
 }
@@ -238,7 +240,7 @@ impl QueuePair {
             qp: parts.port.next_serial(),
         };
         let work = Work::new(&parts.port.workqueue)?;
-        let pager = Work::new(&parts.port.pagers)?;
+        let pager = Errand::new(&parts.port.pagers, Pager::new())?;
         let qp = Arc::pin_init(
             try_pin_init!(Self {
                 port: parts.port,
@@ -262,8 +264,7 @@ impl QueuePair {
             }? Error),
             GFP_KERNEL,
         )?;
-        let pager = Arc::new(Pager(qp.clone()), GFP_KERNEL)?;
-        qp.pager.attach(pager);
+        qp.pager.target().attach(qp.clone());
         qp.timer.attach(qp.clone());
         qp.work.attach(qp.clone());
         Ok(qp)
@@ -293,7 +294,9 @@ impl QueuePair {
         self.state.lock().io.dead = true;
         self.timer.shutdown();
         self.work.shutdown();
-        self.pager.shutdown();
+        self.pager.target().dismiss();
+        let left = core::mem::take(&mut self.state.lock().io.faults);
+        drop(left);
     }
 
     /// Looks for posted sends and carries them out.

@@ -19,6 +19,7 @@ use crate::{
         Ferroce, //
     },
     port::Port,
+    prefetch::Prefetcher,
     qp::QueuePair, //
 };
 use kernel::{
@@ -74,6 +75,12 @@ use rdma::{
     }, //
 };
 
+/// A protection domain. Domains are told apart by what the core knows; here they are counted.
+pub(crate) struct Domain {
+    prefetcher: Prefetcher,
+    _number: Number,
+}
+
 /// Number of librxe, the user space half that drives this driver (`enum rdma_driver_id`).
 const RDMA_DRIVER_RXE: u32 = 14;
 
@@ -100,7 +107,7 @@ impl Driver for Ferroce {
 
     type Device = Arc<Port>;
     type Ucontext = ();
-    type Pd = Number;
+    type Pd = Domain;
     type Ah = Arc<AddressHandle>;
     type Cq = Arc<CompletionQueue>;
     type Qp = Arc<QueuePair>;
@@ -144,9 +151,13 @@ impl Driver for Ferroce {
         Ok::<(), Error>(())
     }
 
-    fn alloc_pd(device: &Device<Self>) -> impl PinInit<Number, Error> {
-        // Counted, and no more: domains are told apart by what the core knows.
-        device.drv().pd_numbers.take(0..device::limits::MAX_PD)
+    fn alloc_pd(device: &Device<Self>) -> impl PinInit<Domain, Error> {
+        let port = device.drv();
+        let number = port.pd_numbers.take(0..device::limits::MAX_PD)?;
+        Ok(Domain {
+            prefetcher: Prefetcher::new(&port.pagers)?,
+            _number: number,
+        })
     }
 
     fn alloc_xrcd(device: &Device<Self>) -> impl PinInit<Number, Error> {

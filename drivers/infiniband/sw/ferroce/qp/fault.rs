@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     counters::PortCounter,
+    prefetch::Advice,
     region::{
         self,
         Accessor,
@@ -41,12 +42,16 @@ use kernel::{
     prelude::*,
     sync::{
         rcu,
-        Arc, //
+        Arc,
+        Mutex, //
     }, //
 };
 use rdma::{
     net::RxPacket,
-    sync::WorkTarget,
+    sync::{
+        Errand,
+        WorkTarget, //
+    },
     umem::Fault, //
 };
 use roce::{
@@ -166,14 +171,62 @@ fn outcome(fault: &PageFault, result: Result) -> Option<PageFault> {
     }
 }
 
-/// Serves the faults of a QP.
-pub(super) struct Pager(pub(super) Arc<QueuePair>);
+/// Serves the faults of a QP. The lock is held for whatever is done with the QP, but not for the faults
+/// themselves: the page may be one that only the end of the program brings, and that waits for the QP.
+#[pin_data]
+pub(super) struct Pager {
+    #[pin]
+    qp: Mutex<Option<Arc<QueuePair>>>,
+}
+
+impl Pager {
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            qp <- kernel::new_mutex!(None, "ferroce_pager"),
+        })
+    }
+
+    /// Gives it its QP.
+    pub(super) fn attach(&self, qp: Arc<QueuePair>) {
+        *self.qp.lock() = Some(qp);
+    }
+
+    /// From here on it does nothing with the QP any more.
+    ///
+    /// # Context
+    ///
+    /// Process context, may sleep.
+    pub(super) fn dismiss(&self) {
+        let qp = self.qp.lock().take();
+        drop(qp);
+    }
+}
 
 impl WorkTarget for Pager {
     fn run(&self) {
-        self.0.serve_faults();
+        loop {
+            let wanted = match &*self.qp.lock() {
+                Some(qp) => qp.wanted(),
+                None => return,
+            };
+            let Some(wanted) = wanted else {
+                return;
+            };
+            let failed = wanted.each_ref().map(|wanted| {
+                let (fault, memory) = wanted.as_ref()?;
+                outcome(fault, memory.as_ref()?.follow())
+            });
+            let faults = wanted.map(|wanted| wanted.map(|(fault, _)| fault));
+            match &*self.qp.lock() {
+                Some(qp) if qp.go_on(faults, failed) => {}
+                _ => return,
+            }
+        }
     }
 }
+
+/// Accesses that wait, of packets and of transmission, and what is to be brought in for them.
+type Wanted = [Option<(PageFault, Option<Advice>)>; 2];
 
 impl World<'_> {
     /// Notes that an access met absent memory.
@@ -238,77 +291,82 @@ impl QueuePair {
         }
         // For a receive WQE the timer looks.
         if missing != Some(Missing::Receive) {
-            self.pager.queue();
+            Errand::queue(&self.pager);
         }
     }
 
-    /// Brings in what the QP waits for, and goes on with what has waited.
+    /// What the QP waits for. None once it is dead.
+    fn wanted(&self) -> Option<Wanted> {
+        let faults = {
+            let state = self.state.lock();
+            let State { io, .. } = &*state;
+            if io.dead {
+                return None;
+            }
+            let receive = io.faults.receive.and_then(Missing::page);
+            [receive, io.faults.transmit]
+        };
+        Some(faults.map(|fault| fault.map(|fault| (fault, self.find(&fault)))))
+    }
+
+    /// Goes on with what has waited for these accesses, some of which cannot succeed. Returns whether
+    /// something waits again.
     ///
     /// # Context
     ///
-    /// Process context, sleeps for as long as a page fault takes.
-    fn serve_faults(&self) {
-        loop {
-            let (receive, transmit) = {
-                let state = self.state.lock();
-                let State { io, .. } = &*state;
-                if io.dead {
-                    return;
-                }
-                (io.faults.receive, io.faults.transmit)
-            };
-            let receive = receive.and_then(Missing::page);
-            let failed = [receive, transmit]
-                .map(|fault| fault.and_then(|fault| outcome(&fault, self.bring_in(&fault))));
-            let stalled = {
-                let mut state = self.state.lock();
-                let faults = &mut state.io.faults;
-                for (cell, failed) in faults.hopeless.iter().zip(failed) {
-                    cell.set(failed);
-                }
-                // Another one may have come up meanwhile.
-                if faults.receive == receive.map(Missing::Page) {
-                    faults.receive = None;
-                }
-                if faults.transmit == transmit {
-                    faults.transmit = None;
-                }
-                faults.stalled
-            };
-            if stalled {
-                self.replay();
+    /// Process context.
+    fn go_on(
+        &self,
+        [receive, transmit]: [Option<PageFault>; 2],
+        failed: [Option<PageFault>; 2],
+    ) -> bool {
+        let stalled = {
+            let mut state = self.state.lock();
+            let faults = &mut state.io.faults;
+            for (cell, failed) in faults.hopeless.iter().zip(failed) {
+                cell.set(failed);
             }
-            let _ = self.drive(BUDGET_WORK, |_, _| ());
-            let state = self.state.lock();
-            let faults = &state.io.faults;
-            // What waits for a receive WQE is the timer's matter.
-            let received = match faults.receive {
-                None => !faults.stalled,
-                Some(missing) => missing == Missing::Receive,
-            };
-            if received && faults.transmit.is_none() {
-                return;
+            // Another one may have come up meanwhile.
+            if faults.receive == receive.map(Missing::Page) {
+                faults.receive = None;
             }
+            if faults.transmit == transmit {
+                faults.transmit = None;
+            }
+            faults.stalled
+        };
+        if stalled {
+            self.replay();
         }
+        let _ = self.drive(BUDGET_WORK, |_, _| ());
+        let state = self.state.lock();
+        let faults = &state.io.faults;
+        // What waits for a receive WQE is the timer's matter.
+        let received = match faults.receive {
+            None => !faults.stalled,
+            Some(missing) => missing == Missing::Receive,
+        };
+        !received || faults.transmit.is_some()
     }
 
-    /// Brings the pages of one access in.
-    fn bring_in(&self, fault: &PageFault) -> Result {
+    /// The memory that an access is to.
+    fn find(&self, fault: &PageFault) -> Option<Advice> {
         let writes = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
         let kind = match fault.request.rights & writes {
             0 => Fault::Read,
             _ => Fault::Write,
         };
-        let (backing, offset) = {
-            let rcu = rcu::read_lock();
-            // If it may not be accessed any more, that is found out when the access is made again.
-            match region::locate(&self.port.regions, &rcu, &fault.who, &fault.request) {
-                Ok(found) => found,
-                Err(_) => return Ok(()),
-            }
-        };
+        let rcu = rcu::read_lock();
+        // If it may not be accessed any more, that is found out when the access is made again.
+        let found = region::locate(&self.port.regions, &rcu, &fault.who, &fault.request);
+        let (backing, offset) = found.ok()?;
         self.port.counters.add(PortCounter::PageFaults, 1);
-        backing.fault(offset, usize::try_from(fault.request.length)?, kind)
+        Some(Advice {
+            backing,
+            offset,
+            length: usize::try_from(fault.request.length).unwrap_or(usize::MAX),
+            fault: kind,
+        })
     }
 
     /// Hands in the packets that have waited, until one has to wait again. Does nothing if somebody else is at
@@ -359,7 +417,7 @@ impl QueuePair {
         drop(state);
         if waits_for_page {
             // It may be the timer that found out.
-            self.pager.queue();
+            Errand::queue(&self.pager);
         }
         next
     }

@@ -19,12 +19,15 @@ use crate::{
     region::Backing, //
 };
 use kernel::prelude::*;
-use rdma::net::{
-    OwnedIpHeader,
-    TxError,
-    TxOutcome,
-    TxQueue,
-    TxTrain, //
+use rdma::{
+    net::{
+        OwnedIpHeader,
+        TxError,
+        TxOutcome,
+        TxQueue,
+        TxTrain, //
+    },
+    sync::Errand, //
 };
 use roce::{
     env::{
@@ -200,7 +203,7 @@ impl Turn {
                     core.put_back(run, built);
                     if let Some(fault) = world.missing.take().and_then(Missing::page) {
                         world.io.faults.hold_transmission(fault);
-                        world.qp.pager.queue();
+                        Errand::queue(&world.qp.pager);
                     }
                     break;
                 }

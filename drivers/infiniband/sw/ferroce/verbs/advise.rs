@@ -44,7 +44,7 @@ pub(super) fn advise(
         pieces.push(piece(pd, fault, &sge)?, GFP_KERNEL)?;
     }
     if !wait {
-        return pd.device().drv().prefetcher.submit(pieces);
+        return pd.drv().prefetcher.submit(pieces);
     }
     for piece in pieces {
         piece.follow()?;
