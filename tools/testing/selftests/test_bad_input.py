@@ -25,7 +25,7 @@ from testbed import Testbed, run
 
 pytestmark = pytest.mark.differs_on_rxe("other errnos, and answers that do not fit")
 
-MAX_CQE, MAX_WR = (1 << 20) - 1, (1 << 15) - 1
+MAX_CQE, MAX_WR = (1 << 20) - 1, (1 << 20) - 1
 EINVAL, ENOENT, EFAULT, EBUSY, ENOSPC, EBADF, EOPNOTSUPP = (
     errno.EINVAL, errno.ENOENT, errno.EFAULT, errno.EBUSY, errno.ENOSPC, errno.EBADF, errno.EOPNOTSUPP)
 FAR = 0xffffffff

@@ -102,6 +102,19 @@ def maker(bed):
         yield Maker(u, page, host)
 
 
+def test_long_queues(bed, maker):
+    """Queues for as many as C rxe's may be; what nobody writes to costs nothing."""
+    u, most = maker.u, (1 << 20) - 1
+    for depth, sges in ((40000, 1), (most, 32)):
+        for kind in (2, 4):
+            u.destroy("qp", u.create_qp(maker.pd, maker.cq, kind=kind, send=(depth, sges), recv=(depth, sges))[0])
+        u.destroy("srq", u.create_srq(maker.pd, depth, sges)[0])
+    with Context(name=bed.h1.dev) as ctx:
+        attr = ctx.query_device()
+        assert attr.max_qp_wr >= most and attr.max_srq_wr >= most
+        assert attr.max_mcast_grp >= 8192
+
+
 KINDS = ["pd", "cq", "qp", "ud", "srq", "mr", "mw", "ah"]
 
 

@@ -25,23 +25,23 @@ pub(crate) enum Ferroce {}
 pub(crate) mod limits {
     pub(crate) const MAX_QP: u32 = 1 << 20;
     /// One slot of a ring stays empty: this is what fills one.
-    pub(crate) const MAX_QP_WR: u32 = (1 << 15) - 1;
+    pub(crate) const MAX_QP_WR: u32 = (1 << 20) - 1;
     pub(crate) const MAX_SGE: u32 = 32;
     pub(crate) const MAX_INLINE: u32 = 512;
     pub(crate) const MAX_CQ: u32 = 1 << 20;
     pub(crate) const MAX_CQE: u32 = (1 << 20) - 1;
     pub(crate) const MAX_SRQ: u32 = 1 << 20;
-    pub(crate) const MAX_SRQ_WR: u32 = (1 << 15) - 1;
+    pub(crate) const MAX_SRQ_WR: u32 = (1 << 20) - 1;
     pub(crate) const MAX_MR: u32 = 1 << 20;
     /// Pages of a region for fast registration.
     pub(crate) const MAX_FAST_PAGES: u32 = 512;
     pub(crate) const MAX_PD: u32 = 1 << 20;
     pub(crate) const MAX_XRCD: u32 = 1 << 20;
     pub(crate) const MAX_AH: u32 = 1 << 16;
-    pub(crate) const MAX_GROUPS: u32 = 1 << 10;
+    pub(crate) const MAX_GROUPS: u32 = 1 << 13;
     pub(crate) const MAX_GROUP_MEMBERS: u32 = 1 << 8;
     /// Members of all groups together.
-    pub(crate) const MAX_ATTACHED: u32 = 1 << 13;
+    pub(crate) const MAX_ATTACHED: u32 = 7 << 16;
     pub(crate) const GID_TABLE: u32 = 1024;
 
     /// How many objects of a kind a device may have: `most`, or fewer if the module was loaded so.
