@@ -68,9 +68,9 @@ impl SharedMemory {
         if count == 0 {
             return Err(EINVAL);
         }
-        let mut pages = KVVec::with_capacity(count, GFP_KERNEL)?;
+        let mut pages = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         for _ in 0..count {
-            pages.push(Atomic::new(0), GFP_KERNEL)?;
+            pages.push(Atomic::new(0), GFP_KERNEL_ACCOUNT)?;
         }
         // SAFETY: The helper takes any size (`mm/shmem.c:shmem_file_setup`).
         let file = from_err_ptr(unsafe { bindings::rdma_shmem_file(size) });
