@@ -17,6 +17,7 @@ from verbs import INIT_MASK, OK, RTR_MASK, RTS_MASK, FULL_ACCESS, Endpoint, pair
 
 RESET, INIT, RTR, RTS, SQD, ERR = (e.IBV_QPS_RESET, e.IBV_QPS_INIT, e.IBV_QPS_RTR, e.IBV_QPS_RTS, e.IBV_QPS_SQD,
                                    e.IBV_QPS_ERR)
+NO_READ = {"access": e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE}
 NAME = {RESET: "RESET", INIT: "INIT", RTR: "RTR", RTS: "RTS", SQD: "SQD", ERR: "ERR"}
 
 
@@ -340,6 +341,26 @@ def test_drain(bed):
         a.to_state(RTS)
         done = a.poll(11 - begun)
         assert all(w.status == OK for w in done) and done[-1].wr_id == 77
+
+
+@pytest.mark.differs_on_rxe("the send queue does not go on after SQD")
+@pytest.mark.parametrize("kind", [e.IBV_QPT_RC, e.IBV_QPT_UC], ids=["RC", "UC"])
+def test_another_path(bed, kind):
+    """The path of a connection may be changed in SQD: here to IPv6."""
+    with pair(bed.h1.dev, bed.h2.dev, kind=kind, connect=NO_READ) as (a, b):
+        for end in (a, b):
+            end.to_state(SQD)
+        for end, peer in ((a, b), (b, a)):
+            attr = QPAttr(port_num=1)
+            attr.ah_attr = end.path(peer.gid(peer.gid_index(6)), end.gid_index(6))
+            end.qp.modify(attr, e.IBV_QP_AV)
+            end.to_state(RTS)
+        sent = bed.h1.buffers_sent()
+        b.recv(0, 64)
+        a.send(0, 8)
+        assert a.done() == OK and b.done() == OK
+        assert bed.h1.buffers_sent() > sent
+        assert str(a.qp.query(e.IBV_QP_AV)[0].ah_attr.dgid) == str(b.gid(b.gid_index(6)))
 
 
 # The smaller objects.

@@ -337,9 +337,9 @@ pub const fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<Tran
         },
         (QpState::Rts, QpState::Sqd) => rule(M::NONE, M::EN_SQD_ASYNC_NOTIFY),
         (QpState::Sqd, QpState::Sqd) => match kind {
-            QpKind::Rc => rule(M::NONE, PATH.and(M::PORT).and(REQUESTER).and(RESPONDER)),
-            QpKind::XrcIni => rule(M::NONE, PATH.and(M::PORT).and(REQUESTER)),
-            QpKind::XrcTgt => rule(M::NONE, PATH.and(M::PORT).and(M::TIMEOUT).and(RESPONDER)),
+            QpKind::Rc => rule(M::NONE, PATH.and(REQUESTER).and(RESPONDER)),
+            QpKind::XrcIni => rule(M::NONE, PATH.and(REQUESTER)),
+            QpKind::XrcTgt => rule(M::NONE, PATH.and(M::TIMEOUT).and(RESPONDER)),
             QpKind::Uc => rule(M::NONE, PATH),
             QpKind::Ud | QpKind::Gsi => rule(M::NONE, M::PKEY_INDEX.and(M::QKEY)),
         },
@@ -380,8 +380,10 @@ const REQUESTER: AttrMask = M::TIMEOUT
 /// What the responder of a reliable connection is told.
 const RESPONDER: AttrMask = M::MAX_DEST_RD_ATOMIC.and(M::MIN_RNR_TIMER);
 
-/// What a connected QP may change of its path while nothing is sent.
+/// What a connected QP may change of its path while nothing is sent. User programs cannot but name the port with the
+/// address (`uverbs_cmd.c:modify_qp`).
 const PATH: AttrMask = M::AV
+    .and(M::PORT)
     .and(M::ALT_PATH)
     .and(M::ACCESS_FLAGS)
     .and(M::PKEY_INDEX)

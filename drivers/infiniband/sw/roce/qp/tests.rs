@@ -76,7 +76,7 @@ fn table_of_transitions() {
         "Uc Reset -> Init  [ACCESS_FLAGS PKEY_INDEX PORT] ()",
         "Uc Init -> Rtr    [AV PATH_MTU RQ_PSN DEST_QPN] (ACCESS_FLAGS PKEY_INDEX ALT_PATH)",
         "Uc Rtr -> Rts     [SQ_PSN] (CUR_STATE ACCESS_FLAGS ALT_PATH PATH_MIG_STATE)",
-        "Uc Sqd -> Sqd     [] (ACCESS_FLAGS PKEY_INDEX AV ALT_PATH PATH_MIG_STATE)",
+        "Uc Sqd -> Sqd     [] (ACCESS_FLAGS PKEY_INDEX PORT AV ALT_PATH PATH_MIG_STATE)",
         "Uc Sqe -> Rts     [] (CUR_STATE ACCESS_FLAGS)",
         "Ud Sqe -> Rts     [] (CUR_STATE QKEY)",
         "Gsi Reset -> Init  [PKEY_INDEX QKEY] ()",

@@ -60,7 +60,8 @@ const OPTIONAL: &[Use] = &[
     (AttrMask::PKEY_INDEX, DATAGRAM, MOVES),
     (AttrMask::PORT, CONNECTED, &[(Init, Init)]),
     (AttrMask::PORT, &[Ud], &[(Init, Init)]),
-    (AttrMask::PORT, RELIABLE, &[(Sqd, Sqd)]),
+    // The core has it for reliable ones only, but adds it to each change of a path.
+    (AttrMask::PORT, CONNECTED, &[(Sqd, Sqd)]),
     (AttrMask::ACCESS_FLAGS, CONNECTED, MOVES),
     (AttrMask::ACCESS_FLAGS, CONNECTED, TO_RTS),
     (AttrMask::ACCESS_FLAGS, &[Uc], &[(Sqe, Rts)]),
