@@ -9,7 +9,9 @@ import os
 import sys
 
 import pytest
+import pyverbs.enums as e
 from pyverbs.pyverbs_error import PyverbsError
+from pyverbs.qp import QP, QPCap, QPInitAttr
 
 import scribbler
 from kmsg import nothing_logged
@@ -38,6 +40,33 @@ def test_rings_written_at_random(bed, seed):
             b.recv(0, 64)
             a.send(0, 8)
             assert a.done() == OK and b.done() == OK
+
+
+def test_a_broken_receive_ring_begins_anew(bed):
+    """An index that is none breaks the queue of a queue pair, until the program resets that and the index."""
+    with Endpoint(bed.h1.dev) as a, Endpoint(bed.h2.dev) as b:
+        b.qp.close()
+        init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=b.cq, rcq=b.cq, cap=QPCap(max_send_wr=8, max_recv_wr=200))
+        before = mappings()
+        b.qp = QP(b.pd, init, None)
+        found = [Ring((ctypes.c_char * (end - start)).from_address(start)) for start, end in mappings() - before]
+        ring, = (ring for ring in found if ring.mask == 255)
+        for status in (e.IBV_WC_REM_OP_ERR, OK):
+            a.connect(b, timeout=0)
+            b.connect(a, timeout=0)
+            b.recv(0, 64)
+            if status != OK:
+                good, ring.producer = ring.producer, 1 << 20
+            a.send(0, 8)
+            assert a.done() == status
+            if status == OK:
+                assert b.done() == OK
+                break
+            ring.producer = good
+            for end in (a, b):
+                end.to_state(e.IBV_QPS_RESET)
+                while end.cq.poll(1)[0]:
+                    pass
 
 
 def with_send_ring(dev, depth):

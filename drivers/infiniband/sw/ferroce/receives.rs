@@ -249,14 +249,16 @@ impl ReceiveQueue {
         }
     }
 
-    /// Throws away what is posted.
+    /// Throws away what is posted to the queue of one QP, which begins anew.
     pub(crate) fn discard(&self) {
-        match &mut self.state.lock().source {
+        let mut state = self.state.lock();
+        match &mut state.source {
             Source::User(ring) => {
                 let _ = ring.discard();
             }
             Source::Kernel(requests) => while requests.skip() {},
         }
+        state.broken = false;
     }
 
     /// Asks for one event when there are less WQEs than `limit`, which may be now; 0: for none.
