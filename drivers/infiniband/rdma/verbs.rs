@@ -49,7 +49,8 @@ pub use self::{
         QpAttr,
         QpCaps,
         QpKind,
-        QpState, //
+        QpState,
+        PATH_MIGRATED, //
     },
     attributes::Switch,
     cq::{

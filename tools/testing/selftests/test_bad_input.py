@@ -34,8 +34,9 @@ KERNEL = 0xffff888000000000
 """An address of the kernel's map of all memory."""
 ON_DEMAND, HUGETLB, FLUSH_GLOBAL, FLUSH_PERSISTENT = 64, 128, 256, 512
 RESET, INIT, RTR, RTS = range(4)
-STATE, ACCESS_FLAGS, PKEY_INDEX, PORT, QKEY, AV, ALT_PATH, RATE_LIMIT = (
-    1, 8, 16, 32, 64, 128, 1 << 14, 1 << 25)
+STATE, ACCESS_FLAGS, PKEY_INDEX, PORT, QKEY, AV, ALT_PATH, PATH_MIG_STATE, RATE_LIMIT = (
+    1, 8, 16, 32, 64, 128, 1 << 14, 1 << 18, 1 << 25)
+PATH_MTU, RQ_PSN, SQ_PSN, DEST_QPN = 1 << 8, 1 << 12, 1 << 16, 1 << 20
 
 
 class World:
@@ -389,6 +390,9 @@ VALUES = {
     "modify_qp: bits beyond all": (EOPNOTSUPP, lambda w: w.to_init(mask=1 << 31)),
     "modify_qp: other path, no port": (EINVAL, lambda w: w.to_init(mask=ALT_PATH)),
     "modify_qp: other path": (EINVAL, lambda w: w.to_init(mask=ALT_PATH, alt_port=1, alternative=destination(w.gid))),
+    "modify_qp: migration of the path": (EOPNOTSUPP, lambda w: w.to_init(mask=PATH_MIG_STATE, path_mig_state=1)),
+    "modify_qp: unknown migration of the path": (EOPNOTSUPP, lambda w: w.to_init(mask=PATH_MIG_STATE, path_mig_state=77)),
+    "modify_qp: migration out of place": (EINVAL, lambda w: w.to_init(mask=PATH_MIG_STATE)),
     "modify_qp: address out of place": (EINVAL, lambda w: w.to_init(mask=AV, to=destination(w.gid, w.sgid_index))),
     "modify_qp: address of another port": (EINVAL, lambda w: w.to_init(mask=AV, to=destination(w.gid, port=3))),
 
@@ -501,6 +505,21 @@ def extended(w, verb, body=None):
 def test_extended(world, row):
     code, call = EXTENDED[row]
     refused(world, code, lambda: call(world))
+
+
+def test_send_by_command(world):
+    """What is posted is in the ring: a request in the command is not done, and that is said."""
+    u = world.u
+    qp = u.create_qp(world.have["pd"], world.have["cq"], kind=UC)[0]
+    u.modify_qp(qp, STATE | PKEY_INDEX | PORT | ACCESS_FLAGS, state=INIT, port=1)
+    u.modify_qp(qp, STATE | AV | PATH_MTU | DEST_QPN | RQ_PSN, state=RTR, path_mtu=3, dest_qpn=5,
+                to=destination(world.gid, world.sgid_index))
+    u.modify_qp(qp, STATE | SQ_PSN, state=RTS)
+    u.doorbell(qp)
+    with pytest.raises(OSError) as why:
+        u.doorbell(qp, 1, more=bytes(128))
+    assert why.value.errno == EINVAL
+    u.destroy("qp", qp)
 
 
 def rights_of_a_region(access):

@@ -281,6 +281,9 @@ pub mod mask {
     pub const STANDARD: u32 = bindings::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS;
 }
 
+/// The state of path migration of a queue pair that has one path; C: `enum ib_mig_state`.
+pub const PATH_MIGRATED: u32 = bindings::ib_mig_state_IB_MIG_MIGRATED;
+
 /// Sizes of the queues of a queue pair; C: `struct ib_qp_cap`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QpCaps {

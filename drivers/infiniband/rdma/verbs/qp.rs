@@ -329,8 +329,12 @@ impl<D: Driver> VTable<D> {
             return EINVAL.to_errno();
         }
         if qp.user {
-            // What uverbs makes of requests in the command is not looked at.
-            let ret = D::doorbell(qp);
+            // What is posted is in the ring; requests in the command are for other drivers.
+            let ret = if wr.is_null() {
+                D::doorbell(qp)
+            } else {
+                Err(EINVAL)
+            };
             if ret.is_err() {
                 // SAFETY: `bad` is valid by the safety requirement.
                 unsafe { bad.write(wr) };

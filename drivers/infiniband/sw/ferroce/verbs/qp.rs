@@ -52,7 +52,8 @@ use rdma::{
         QpNotifier,
         QpState,
         Ucontext,
-        Xrcd, //
+        Xrcd,
+        PATH_MIGRATED, //
     }, //
 };
 use roce::{
@@ -315,6 +316,9 @@ pub(super) fn modify(port: &Port, qp: &QueuePair, attr: &QpAttr, mask: u32) -> R
         // There is one port and no path migration.
         return Err(EOPNOTSUPP);
     }
+    if mask & mask::PATH_MIG_STATE != 0 && attr.path_mig_state != PATH_MIGRATED {
+        return Err(EOPNOTSUPP);
+    }
     let path_mtu = if mask & mask::PATH_MTU != 0 {
         // Larger packets would never get out.
         Mtu::from_code(attr.path_mtu)
@@ -377,6 +381,7 @@ pub(super) fn query(qp: &QueuePair) -> QpAttr {
         timeout: core.timeout,
         retry_cnt: core.retry_cnt,
         rnr_retry: core.rnr_retry,
+        path_mig_state: PATH_MIGRATED,
         ..QpAttr::default()
     }
 }
