@@ -4,8 +4,6 @@
 #include <rdma/ib_cache.h>
 #include "kverbs.h"
 
-#define QKEY	0x11223344
-
 static void on_qp_event(struct ib_event *event, void *context)
 {
 }
@@ -123,11 +121,13 @@ int kv_to_init(struct kv_end *e)
 	struct ib_qp_attr attr = {
 		.qp_state = IB_QPS_INIT,
 		.port_num = 1,
-		.qkey = QKEY,
+		.qkey = KV_QKEY,
 		.qp_access_flags = IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_ATOMIC,
 	};
 	bool ud = e->qp->qp_type == IB_QPT_UD;
 
+	if (e->qp->qp_type == IB_QPT_UC)
+		attr.qp_access_flags = IB_ACCESS_REMOTE_WRITE;
 	return ib_modify_qp(e->qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
 			    (ud ? IB_QP_QKEY : IB_QP_ACCESS_FLAGS));
 }

@@ -10,6 +10,7 @@
 #include <linux/slab.h>
 #include <rdma/ib_verbs.h>
 
+#define KV_QKEY		0x11223344
 #define KV_BUF		SZ_64K
 #define KV_MS		20000	/* for what must come */
 #define KV_QUIET_MS	50	/* for what must not */
@@ -50,7 +51,7 @@ struct kv_case {
 	int (*run)(struct ib_device *a, struct ib_device *b);
 };
 
-extern const struct kv_case kv_post_cases[], kv_cq_cases[], kv_memory_cases[], kv_object_cases[];
+extern const struct kv_case kv_post_cases[], kv_cq_cases[], kv_memory_cases[], kv_object_cases[], kv_operation_cases[];
 
 /* Notes where and why a case failed; returns what the case returns then. */
 int kv_failed(const char *file, int line, const char *what, long value);
@@ -93,6 +94,7 @@ bool kv_wait(atomic_t *counter, int value);
 void kv_fill(void *buf, size_t len, u8 seed);
 bool kv_is(const void *buf, size_t len, u8 seed);
 
+DEFINE_FREE(kv_ah, struct ib_ah *, if (!IS_ERR_OR_NULL(_T)) rdma_destroy_ah(_T, RDMA_DESTROY_AH_SLEEPABLE))
 DEFINE_FREE(kv_mr, struct ib_mr *, if (!IS_ERR_OR_NULL(_T)) ib_dereg_mr(_T))
 
 #endif

@@ -8,7 +8,7 @@
 #include <linux/seq_file.h>
 #include "kverbs.h"
 
-static const struct kv_case *const all[] = { kv_post_cases, kv_cq_cases, kv_memory_cases, kv_object_cases };
+static const struct kv_case *const all[] = { kv_post_cases, kv_cq_cases, kv_memory_cases, kv_object_cases, kv_operation_cases };
 static struct dentry *folder;
 static DEFINE_MUTEX(lock);	/* one case at a time, and no device goes meanwhile */
 static LIST_HEAD(devices);

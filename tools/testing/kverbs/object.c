@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Address handles, shared receive queues, targets of extended reliable connections, management. */
 #include <rdma/ib_mad.h>
+#include <rdma/ib_cache.h>
 #include <rdma/ib_pma.h>
 #include "kverbs.h"
 
@@ -11,7 +12,7 @@ static int ah_atomic(struct ib_device *da, struct ib_device *db)
 	struct kv_pair *p __free(kv_pair) = kv_pair(da, db, &opts);
 	struct ib_sge sge;
 	struct ib_ud_wr wr = { .wr = { .sg_list = &sge, .num_sge = 1, .opcode = IB_WR_SEND,
-				       .send_flags = IB_SEND_SIGNALED }, .remote_qkey = 0x11223344 };
+				       .send_flags = IB_SEND_SIGNALED }, .remote_qkey = KV_QKEY };
 	struct rdma_ah_attr attr;
 	static DEFINE_SPINLOCK(lock);
 	unsigned long flags;
@@ -41,6 +42,74 @@ static int ah_atomic(struct ib_device *da, struct ib_device *db)
 		CHECK_OK(kv_poll_one(p->b.rcq, &wc));
 		CHECK_VALUE(wc.byte_len == 540 && wc.wc_flags & IB_WC_GRH && wc.src_qp == p->a.qp->qp_num, wc.byte_len);
 		CHECK(kv_is(p->b.buf + 40, 500, i));
+	}
+	return 0;
+}
+
+/* The GID of an address that begins with `first`. */
+static int find_gid(struct kv_end *e, u8 first, union ib_gid *gid, u8 *index)
+{
+	const struct ib_gid_attr *attr;
+	int i;
+
+	for (i = 0; i < e->dev->port_data[1].immutable.gid_tbl_len; i++) {
+		attr = rdma_get_gid_attr(e->dev, 1, i);
+		if (IS_ERR(attr))
+			continue;
+		*gid = attr->gid;
+		*index = i;
+		rdma_put_gid_attr(attr);
+		if (gid->raw[0] == first)
+			return 0;
+	}
+	return -ENOENT;
+}
+
+/* From IPv4 to IPv6 and back between two sends, with interrupts off. */
+static int ah_modify(struct ib_device *da, struct ib_device *db)
+{
+	struct kv_opts opts = { .poll = KV_MANUAL, .type = IB_QPT_UD };
+	struct kv_pair *p __free(kv_pair) = kv_pair(da, db, &opts);
+	struct ib_ah *ah __free(kv_ah) = NULL;
+	struct ib_sge sge;
+	struct ib_ud_wr wr = { .wr = { .sg_list = &sge, .num_sge = 1, .opcode = IB_WR_SEND,
+				       .send_flags = IB_SEND_SIGNALED }, .remote_qkey = KV_QKEY };
+	struct rdma_ah_attr attr[2], found;
+	union ib_gid to, from;
+	unsigned long flags;
+	struct ib_wc wc;
+	u8 index;
+	int i, ret;
+
+	if (!p)
+		return -EPROTO;
+	kv_ah_attr(&p->a, &p->b, &attr[0]);
+	CHECK_OK(find_gid(&p->b, 0xfd, &to, &index));
+	CHECK_OK(find_gid(&p->a, 0xfd, &from, &index));
+	attr[1] = attr[0];
+	rdma_ah_set_grh(&attr[1], &to, 0, index, 64, 0);
+	ah = rdma_create_ah(p->a.pd, &attr[0], RDMA_CREATE_AH_SLEEPABLE);
+	CHECK_OK(PTR_ERR_OR_ZERO(ah));
+	wr.ah = ah;
+	wr.remote_qpn = p->b.qp->qp_num;
+	sge = (struct ib_sge){ p->a.dma, 500, p->a.pd->local_dma_lkey };
+	for (i = 0; i < 8; i++) {
+		const struct rdma_ah_attr *now = &attr[i & 1];
+
+		kv_fill(p->a.buf, 500, i);
+		CHECK_OK(kv_recv(&p->b, i, 0, 540));
+		memset(&found, 0, sizeof(found));
+		local_irq_save(flags);
+		ret = rdma_modify_ah(ah, &attr[i & 1]) ?: rdma_query_ah(ah, &found) ?: ib_post_send(p->a.qp, &wr.wr, NULL);
+		local_irq_restore(flags);
+		CHECK_OK(ret);
+		CHECK(!memcmp(&found.grh.dgid, &now->grh.dgid, sizeof(union ib_gid)));
+		CHECK_VALUE(found.grh.sgid_index == now->grh.sgid_index, found.grh.sgid_index);
+		CHECK_OK(kv_poll_one(p->a.scq, &wc));
+		CHECK_OK(kv_poll_one(p->b.rcq, &wc));
+		CHECK_VALUE(wc.byte_len == 540 && kv_is(p->b.buf + 40, 500, i), wc.byte_len);
+		/* The header of IPv4 stands in the second half of the place for one. */
+		CHECK_VALUE(p->b.buf[i & 1 ? 0 : 20] >> 4 == (i & 1 ? 6 : 4), i);
 	}
 	return 0;
 }
@@ -159,6 +228,7 @@ static int mad_counters(struct ib_device *da, struct ib_device *db)
 
 const struct kv_case kv_object_cases[] = {
 	{ "ah_atomic", ah_atomic },
+	{ "ah_modify", ah_modify },
 	{ "srq_limit", srq_limit },
 	{ "xrc_target", xrc_target },
 	{ "mad_counters", mad_counters },

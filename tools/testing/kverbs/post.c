@@ -9,6 +9,7 @@
 /* A receive, a send and a poll on both ends from one context. */
 struct burst {
 	struct kv_pair *p;
+	struct ib_ud_wr *ud;
 	spinlock_t lock;
 	struct timer_list timer;
 	struct hrtimer hrtimer;
@@ -24,7 +25,8 @@ static void burst(struct burst *b)
 
 	spin_lock_irqsave(&b->lock, flags);
 	b->ret = kv_recv(&p->b, b->number, 4096 * b->number, 4096) ?:
-		 kv_send(&p->a, b->number, 4096 * b->number, 3000, IB_SEND_SIGNALED);
+		 (b->ud ? ib_post_send(p->a.qp, &b->ud->wr, NULL) :
+			  kv_send(&p->a, b->number, 4096 * b->number, 3000, IB_SEND_SIGNALED));
 	/* Nobody else polls this queue while it is about the context: what it has may be thrown away. */
 	if (!b->ret && ib_poll_cq(p->a.rcq, 1, &wc))
 		b->ret = -EPROTO;
@@ -50,23 +52,39 @@ static void on_completion(struct ib_cq *cq, void *context)
 }
 
 /* With interrupts off and a lock held: in a thread, in a softirq, in a hard interrupt. */
-static int contexts(struct ib_device *da, struct ib_device *db)
+static int contexts_on(struct ib_device *da, struct ib_device *db, enum ib_qp_type type, bool srq)
 {
-	struct kv_opts opts = { .poll = KV_MANUAL, .handler = on_completion };
+	struct kv_opts opts = { .poll = KV_MANUAL, .handler = on_completion, .type = type, .srq = srq };
 	struct kv_pair *p __free(kv_pair) = kv_pair(da, db, &opts);
 	struct burst *b __free(kfree) = kzalloc(sizeof(*b), GFP_KERNEL);
 	struct ib_wc wc;
 	unsigned long flags;
-	int have, round;
+	int have, round, grh = 0;
+	struct ib_ah *ah __free(kv_ah) = NULL;
+	struct rdma_ah_attr attr;
+	struct ib_sge sge;
+	struct ib_ud_wr ud = { .wr = { .sg_list = &sge, .num_sge = 1, .opcode = IB_WR_SEND,
+				       .send_flags = IB_SEND_SIGNALED }, .remote_qkey = KV_QKEY };
 
 	if (!p || !b)
 		return -EPROTO;
 	b->p = p;
+	if (type == IB_QPT_UD) {
+		kv_ah_attr(&p->a, &p->b, &attr);
+		ah = rdma_create_ah(p->a.pd, &attr, RDMA_CREATE_AH_SLEEPABLE);
+		CHECK_OK(PTR_ERR_OR_ZERO(ah));
+		ud.ah = ah;
+		ud.remote_qpn = p->b.qp->qp_num;
+		b->ud = &ud;
+		grh = sizeof(struct ib_grh);
+	}
 	spin_lock_init(&b->lock);
 	timer_setup(&b->timer, burst_timer, 0);
 	hrtimer_setup(&b->hrtimer, burst_hrtimer, CLOCK_MONOTONIC, HRTIMER_MODE_REL);
 	for (round = 0; round < 12; round++) {
 		b->number = round;
+		ud.wr.wr_id = round;
+		sge = (struct ib_sge){ p->a.dma + 4096 * round, 3000, p->a.pd->local_dma_lkey };
 		init_completion(&b->done);
 		kv_fill(p->a.buf + 4096 * round, 3000, round + 1);
 		switch (round % 3) {
@@ -93,10 +111,25 @@ static int contexts(struct ib_device *da, struct ib_device *db)
 			local_irq_restore(flags);
 			cond_resched();
 		}
-		CHECK_VALUE(wc.status == IB_WC_SUCCESS && wc.wr_id == round && wc.byte_len == 3000, wc.status);
-		CHECK(kv_is(p->b.buf + 4096 * round, 3000, round + 1));
+		CHECK_VALUE(wc.status == IB_WC_SUCCESS && wc.wr_id == round && wc.byte_len == grh + 3000, wc.status);
+		CHECK(kv_is(p->b.buf + 4096 * round + grh, 3000, round + 1));
 	}
 	return 0;
+}
+
+static int contexts(struct ib_device *da, struct ib_device *db)
+{
+	return contexts_on(da, db, IB_QPT_RC, false);
+}
+
+static int contexts_srq(struct ib_device *da, struct ib_device *db)
+{
+	return contexts_on(da, db, IB_QPT_RC, true);
+}
+
+static int contexts_ud(struct ib_device *da, struct ib_device *db)
+{
+	return contexts_on(da, db, IB_QPT_UD, false);
 }
 
 /* A request that is gone as soon as it has completed, its list with the post. */
@@ -376,6 +409,8 @@ static int inline_send(struct ib_device *da, struct ib_device *db)
 
 const struct kv_case kv_post_cases[] = {
 	{ "contexts", contexts },
+	{ "contexts_srq", contexts_srq },
+	{ "contexts_ud", contexts_ud },
 	{ "chain_freed", chain_freed },
 	{ "bad_send", bad_send },
 	{ "full_send", full_send },

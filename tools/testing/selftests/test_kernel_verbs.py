@@ -12,10 +12,11 @@ from testbed import Testbed, run, wait_until
 MODULE = "/build/ferroce_kverbs.ko"
 DEBUGFS = "/sys/kernel/debug"
 FOLDER = f"{DEBUGFS}/kverbs"
-CASES = """contexts chain_freed bad_send full_send bad_recv bad_srq_recv inline_send
+CASES = """contexts contexts_srq contexts_ud chain_freed bad_send full_send bad_recv bad_srq_recv inline_send
     poll_direct poll_softirq poll_workqueue poll_unbound poll_srq handler arming vectors
     dma reg_page_sizes reg_lists reg_keys
-    ah_atomic srq_limit xrc_target mad_counters""".split()
+    ah_atomic ah_modify srq_limit xrc_target mad_counters
+    atomics atomic_write immediate fence""".split()
 
 
 def read(name):

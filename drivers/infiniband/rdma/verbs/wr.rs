@@ -116,6 +116,8 @@ pub enum SendOp<'a, D: Driver> {
         /// What to add.
         add: u64,
     },
+    /// Write 8 bytes at once to the peer's memory.
+    AtomicWrite(Remote),
     /// Invalidate the local region with this key.
     LocalInv(u32),
     /// Register a region with the pages that were mapped last.
@@ -211,6 +213,7 @@ impl<'a, D: Driver> SendWr<'a, D> {
                 let (remote, add, _) = self.atomic();
                 SendOp::FetchAdd { remote, add }
             }
+            bindings::ib_wr_opcode_IB_WR_ATOMIC_WRITE => SendOp::AtomicWrite(self.rdma()),
             bindings::ib_wr_opcode_IB_WR_LOCAL_INV => SendOp::LocalInv(self.extra()),
             bindings::ib_wr_opcode_IB_WR_REG_MR => self.reg_mr()?,
             other => SendOp::Other(other),

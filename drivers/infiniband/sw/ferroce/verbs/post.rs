@@ -38,7 +38,8 @@ use roce::{
         AtomicOp,
         LocalOp,
         SendOp,
-        SendWqe, //
+        SendWqe,
+        ATOMIC_LENGTH, //
     }, //
 };
 use zerocopy::IntoBytes;
@@ -102,6 +103,10 @@ pub(super) fn send(qp: &QueuePair, wr: &SendWr<'_, Ferroce>) -> Result {
             None,
         ),
         WrOp::FetchAdd { remote, add } => (atomic(remote, AtomicOp::FetchAdd(add)), None),
+        WrOp::AtomicWrite(remote) => {
+            let (va, rkey) = (remote.addr, RKey(remote.rkey));
+            (SendOp::AtomicWrite { va, rkey }, None)
+        }
         WrOp::LocalInv(key) => {
             payload = Payload::Local(Operands::Invalidate(key));
             (SendOp::Local(LocalOp::Invalidate), None)
@@ -140,6 +145,11 @@ pub(super) fn send(qp: &QueuePair, wr: &SendWr<'_, Ferroce>) -> Result {
         .filter(|length| *length <= crate::qp::MAX_MESSAGE)
         .filter(|length| *length == 0 || !matches!(payload, Payload::Local(_)))
         .ok_or(EINVAL)?;
+    let length = match op {
+        // There may be more room than needed.
+        SendOp::Atomic { .. } => length.min(ATOMIC_LENGTH),
+        _ => length,
+    };
     let mut wqe = SendWqe::new(wr.wr_id(), op, length);
     wqe.signaled = qp.signals_all() || flags & send_flags::SIGNALED != 0;
     wqe.solicited = flags & send_flags::SOLICITED != 0;
