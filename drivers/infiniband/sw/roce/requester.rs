@@ -284,6 +284,7 @@ where
         let left = wqe.packets.saturating_sub(self.position);
         let psn = wqe.first_psn.add(self.position);
         let mtu = ctx.attr.path_mtu;
+        let mut expects = true;
         let (form, source, count, psns) = match wqe.op {
             SendOp::Read { va, rkey } => {
                 if self.rd_atomics == 0 && psn == self.sent {
@@ -324,7 +325,8 @@ where
                 let ack_mask = self.window.ack_mask();
                 let ack_end = self.asks(&wqe);
                 let last = psn.add(count.wrapping_sub(1)).get();
-                if last & ack_mask == ack_mask || (ack_end && count == left) {
+                expects = last & ack_mask == ack_mask || (ack_end && count == left);
+                if expects {
                     self.retry.asked();
                 } else if ctx.kind.is_reliable() {
                     self.retry.unasked(now);
@@ -368,6 +370,10 @@ where
         if self.position >= wqe.packets {
             self.next = self.next.wrapping_add(1);
             self.position = 0;
+        }
+        if expects && ctx.kind.is_reliable() {
+            let last = psn.add(psns.wrapping_sub(1));
+            self.retry.expects(now, last, psn == self.sent);
         }
         self.sent = self.sent.later(psn.add(psns));
         self.retry.arm(now, ctx.attr);
@@ -514,6 +520,7 @@ where
     /// Puts the cursor on the oldest PSN that is not acknowledged.
     pub(crate) fn rewind(&mut self) {
         self.retry.asked();
+        self.retry.forget_trip();
         self.next = self.head;
         self.position = 0;
         self.rd_atomics = 0;

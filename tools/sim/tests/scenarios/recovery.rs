@@ -387,7 +387,8 @@ fn local_operations_are_done_once_whatever_is_lost() {
             let done = [0, 1].map(|n| (n, WcStatus::Success));
             assert_eq!(pair.received(End::B), done);
             assert_eq!(pair.a.world.locals, locals);
-            assert!(pair.a.world.counter(Counter::Retry) > 0 || !of_a && lost > 0);
+            // Where something has arrived before, it is known when an answer is overdue.
+            assert!(pair.a.world.counter(Counter::Retry) > 0 || lost > 0);
         }
     }
 }

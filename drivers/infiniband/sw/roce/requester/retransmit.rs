@@ -21,6 +21,9 @@
 //!   refills that of the retries.
 //! - A message whose completion nobody waits for asks for no ACK. If none comes with the packets after
 //!   it, its last packet is sent again after [`PROBE_NS`], asking for one; that is no retry.
+//! - If an answer is overdue, by how long answers have taken lately, what is missing is asked for once more
+//!   long before the local ACK timer fires: what comes last may be lost with nothing behind it to show
+//!   that. It is no retry, and done once until there is progress.
 //! - However often the requester goes back, it sends less each time: see [`super::window`].
 
 use crate::{
@@ -52,6 +55,12 @@ const MIN_ACK_TIMEOUT: u8 = 8;
 
 /// How long after a packet that asks for no ACK one is asked for: shorter than any local ACK timeout.
 const PROBE_NS: u64 = 500_000;
+
+/// Longer than the longest of recent round trips, by so much, is an answer overdue.
+const OVERDUE_NS: u64 = 500_000;
+
+/// The longest round trip that is believed, in nanoseconds.
+const MAX_TRIP: u64 = 100_000_000;
 
 /// How long without progress a peer may be busy with responses that help nobody, in nanoseconds.
 const PATIENCE: u64 = 4_000_000_000;
@@ -88,6 +97,14 @@ pub(crate) struct Retry {
     probe: Option<Instant>,
     /// The last packet of each message asks for an ACK, until all is acknowledged.
     pub(super) asks: bool,
+    /// The longest of recent round trips, in nanoseconds.
+    trip: Option<u64>,
+    /// The packet whose answer is timed, and when it was sent.
+    timed: Option<(Psn, Instant)>,
+    /// When an answer is overdue.
+    overdue: Option<Instant>,
+    /// What was overdue was asked for again since the last progress.
+    asked_again: bool,
 }
 
 impl Retry {
@@ -103,6 +120,58 @@ impl Retry {
         if self.probe.is_none() {
             self.probe = Some(now.after(PROBE_NS));
         }
+    }
+
+    /// A packet that wants an answer is on its way; `psn` is the last that it covers. `is_new` if none
+    /// with it was sent before.
+    #[inline]
+    pub(super) fn expects(&mut self, now: Instant, psn: Psn, is_new: bool) {
+        if self.timed.is_none() && is_new {
+            self.timed = Some((psn, now));
+        }
+        self.await_answer(now);
+    }
+
+    /// Everything before `unacked` is acknowledged.
+    #[inline]
+    fn answered(&mut self, now: Instant, unacked: Psn) {
+        self.asked_again = false;
+        if let Some((_, sent)) = self.timed.filter(|(psn, _)| psn.is_before(unacked)) {
+            self.timed = None;
+            let took = now.0.saturating_sub(sent.0);
+            let before = self.trip.unwrap_or(0);
+            let faded = before.wrapping_sub(before >> 3);
+            self.trip = Some(took.max(faded).min(MAX_TRIP));
+        }
+    }
+
+    /// What was timed is sent again: an answer may be one to either.
+    pub(super) fn forget_trip(&mut self) {
+        self.timed = None;
+    }
+
+    /// Starts anew the time after which an answer is overdue, if it is known.
+    #[inline]
+    fn await_answer(&mut self, now: Instant) {
+        self.overdue = match self.trip {
+            Some(trip) if !self.asked_again => {
+                Some(now.after(trip.saturating_mul(2).saturating_add(OVERDUE_NS)))
+            }
+            _ => None,
+        };
+    }
+
+    /// Whether an answer is overdue. Until there is progress, it is not again.
+    fn is_overdue(&mut self, now: Instant) -> bool {
+        if self.overdue.is_none_or(|at| at > now) {
+            return false;
+        }
+        self.overdue = None;
+        self.timed = None;
+        self.asked_again = true;
+        // It may be late only.
+        self.trip = self.trip.map(|trip| trip.saturating_mul(2).min(MAX_TRIP));
+        true
     }
 
     /// Refills the counters.
@@ -144,12 +213,14 @@ impl Retry {
     #[inline]
     pub(crate) fn disarm(&mut self) {
         self.ack = None;
+        self.overdue = None;
     }
 
     /// Does not count the time until `until` into a running timer.
     pub(crate) fn defer(&mut self, until: Instant, attr: &QpAttr) {
         if self.ack.is_some() {
             self.restart(until, attr);
+            self.overdue = None;
         }
     }
 
@@ -161,7 +232,10 @@ impl Retry {
     /// The next time that something is to be done.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        earlier(earlier(self.ack, self.rnr), self.probe)
+        earlier(
+            earlier(self.ack, self.rnr),
+            earlier(self.probe, self.overdue),
+        )
     }
 }
 
@@ -184,12 +258,14 @@ where
     pub(crate) fn progress(&mut self, now: Instant, ctx: &Context<'_>) {
         self.catch_up();
         self.retry.refill(ctx.attr);
+        self.retry.answered(now, self.unacked);
         if self.unacked == self.cursor() {
             self.retry.disarm();
             self.retry.probe = None;
             self.retry.asks = false;
         } else {
             self.retry.restart(now, ctx.attr);
+            self.retry.await_answer(now);
         }
     }
 
@@ -218,7 +294,24 @@ where
         if self.retry.probe.is_some_and(|at| at <= now) {
             self.ask_again();
         }
+        // Without an ACK timer, nothing is asked for again only because it takes long.
+        let has_timer = self.retry.ack.is_some();
+        if self.retry.is_overdue(now) && has_timer && self.cursor() != self.unacked {
+            self.look_after();
+        }
         Ok(())
+    }
+
+    /// Asks again for what is missing: a response, or an ACK. Where more is to be sent, what has got lost may
+    /// be all that was in flight.
+    fn look_after(&mut self) {
+        let responds = |wqe: SendWqe| wqe.op.is_rd_atomic();
+        if self.cursor() != self.unassigned || self.wqe(self.head).is_some_and(responds) {
+            self.retry.asks = true;
+            self.rewind();
+        } else {
+            self.ask_again();
+        }
     }
 
     /// Sends the last packet again, now asking for an ACK, if nothing else is to be sent. The peer

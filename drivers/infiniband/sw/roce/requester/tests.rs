@@ -185,7 +185,9 @@ fn more_slots_while_sends_are_in_flight() {
     );
     assert_eq!(node.qp.post(more), Ok((40 + before) % (2 * before)));
     assert_eq!(node.sent().len(), 1);
-    // What was sent is sent again from where it lies now.
+    // What was sent is sent again from where it lies now: the last when its ACK is overdue, then all.
+    node.timeout();
+    assert_eq!(node.ladder(), [(RcSendOnly, FIRST + 40 + before, 10)]);
     node.timeout();
     assert_eq!(node.ladder().first(), Some(&(RcSendOnly, FIRST + 40, 10)));
     node.handle(ack(FIRST + 40 + before));

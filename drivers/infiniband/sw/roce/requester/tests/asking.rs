@@ -123,3 +123,24 @@ fn nobody_asks_while_waiting_for_the_receiver() {
     assert_eq!(node.timeout(), 1_280_000);
     assert_eq!(node.ladder(), [(RcSendOnly, FIRST, 10)]);
 }
+
+#[test]
+fn an_overdue_answer_is_asked_for_once_and_that_is_no_retry() {
+    let mut node = Node::rc();
+    node.post(1, SendOp::Send, 10);
+    node.sent();
+    node.later(100_000);
+    node.handle(ack(FIRST));
+    node.post(2, SendOp::Send, 300);
+    node.sent();
+    assert_eq!(node.timeout(), 700_000);
+    assert_eq!(node.ladder(), [(RcSendLast, FIRST + 2, 44)]);
+    assert_eq!(node.world.counted(Counter::Retry), 0);
+    assert_eq!(node.world.counted(Counter::AckTimeout), 0);
+    // Then it is left to the timer.
+    node.timeout();
+    assert_eq!(node.world.counted(Counter::AckTimeout), 1);
+    assert_eq!(node.sent().len(), 2);
+    node.handle(ack(FIRST + 2));
+    assert!(node.qp.poll_timeout().is_none());
+}

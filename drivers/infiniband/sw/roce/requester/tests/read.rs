@@ -44,6 +44,25 @@ fn a_read_of_one_piece() {
 }
 
 #[test]
+fn responses_that_are_overdue_are_asked_for_again() {
+    let mut node = Node::rc();
+    node.post(1, READ, 256);
+    node.sent();
+    node.later(1000);
+    node.handle(read_response(FIRST, RcReadResponseOnly, 256));
+    node.post(2, READ, 4 * 256);
+    node.sent();
+    node.handle(read_response(FIRST + 1, RcReadResponseFirst, 256));
+    node.handle(read_response(FIRST + 2, RcReadResponseMiddle, 256));
+    assert_eq!(node.timeout(), 502_000);
+    let again = node.sent();
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].bth.psn.get(), FIRST + 3);
+    assert_eq!(again[0].reth.unwrap().length, 2 * 256);
+    assert_eq!(node.world.counted(Counter::Retry), 0);
+}
+
+#[test]
 fn responses_from_the_middle_at_once() {
     let mut node = Node::rc();
     let middle = |psn| read_response(psn, RcReadResponseMiddle, 256);
