@@ -322,8 +322,12 @@ where
             | SendOp::Local(_)
             | SendOp::Invalid(_) => {
                 let count = left.min(max).min(room);
-                let ack_mask = self.window.ack_mask();
                 let ack_end = self.asks(&wqe);
+                let ack_mask = match self.window.ack_mask() {
+                    // That is soon enough.
+                    mask if ack_end && wqe.packets <= mask => u32::MAX,
+                    mask => mask,
+                };
                 let last = psn.add(count.wrapping_sub(1)).get();
                 expects = last & ack_mask == ack_mask || (ack_end && count == left);
                 if expects {

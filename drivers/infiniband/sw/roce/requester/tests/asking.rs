@@ -144,3 +144,13 @@ fn an_overdue_answer_is_asked_for_once_and_that_is_no_retry() {
     node.handle(ack(FIRST + 2));
     assert!(node.qp.poll_timeout().is_none());
 }
+
+#[test]
+fn a_short_message_that_asks_at_its_end_does_not_before() {
+    let mut node = Node::rc();
+    for id in 0..4 {
+        node.post(id, SendOp::Send, 16 * 256);
+    }
+    let ends = [15, 31, 47, 63].map(|end| FIRST + end);
+    assert_eq!(asking(&node.sent()), ends);
+}
