@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from testbed import Testbed, run, wait_until
+from testbed import SLOW, Testbed, run, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_qperf(bed, test, figure):
     server = bed.h1.start("qperf")
     server.wait_listening(19765)
     try:
-        client = bed.h2.run("qperf", "-t", 2, "-m", 4096, "-cm", 1, bed.h1.ip4, test)
+        client = bed.h2.run("qperf", "-t", 2 * SLOW, "-m", 4096, "-cm", 1, bed.h1.ip4, test)
         values = figures(client.out, figure)
         assert len(values) == 1 and values[0] > 0 and "failed" not in client.out, client
     finally:
