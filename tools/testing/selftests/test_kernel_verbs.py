@@ -57,7 +57,6 @@ def test_all_ran(bed):
 
 
 @pytest.mark.differs_on_rxe("rxe's handlers run in its own work items")
-@pytest.mark.not_on_debug("its kernel has no RPS")
 @pytest.mark.parametrize("cpu", [0, 1])
 def test_handlers_run_where_packets_come_in(bed, cpu):
     """What spreads packets over processors (here RPS) spreads the handlers, whatever the vector."""

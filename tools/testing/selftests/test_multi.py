@@ -380,7 +380,6 @@ def devices_on(bed, number, make, netdev):
         yield ends
 
 
-@pytest.mark.not_on_debug("that kernel has no such tunnels")
 def test_over_a_tunnel(bed):
     """An interface that has no hardware address, for it ends in the other host."""
     run(["modprobe", "ip_gre"])
@@ -393,7 +392,6 @@ def test_over_a_tunnel(bed):
             transfer(a, b, op, MIB, SIZES)
 
 
-@pytest.mark.not_on_debug("that kernel has no bonds")
 @pytest.mark.parametrize("mode", ["active-backup", "balance-xor"])
 def test_bond(bed, mode):
     """A bond of two wires, of which one goes under a connection, and comes back, and then the other."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # guest: timeout=600 mem=2048 pmem=64 debug=0
-# Its kernel is built without the drivers of persistent memory.
+# Its kernel has no FS_DAX, without which such memory cannot be mapped.
 """FLUSH for persistence: memory that keeps its contents without power (here: memory of which the guest is told so)."""
 
 import ctypes
