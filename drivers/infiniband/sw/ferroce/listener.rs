@@ -109,15 +109,22 @@ fn dispatch<'g>(
         return None;
     }
     while let Some(bytes) = packet.payloads().next() {
-        let parsed = Packet::parse(bytes, bytes.len());
-        let parsed = match &parsed {
-            Ok(parsed) => parsed,
+        let dropped = |packet: &mut RxPacket, error| {
+            counters.unparsed(error);
+            packet.skip(1);
+        };
+        let mut parsed = match Packet::start(bytes, bytes.len()) {
+            Ok(bth) => Packet::new(bth),
             Err(error) => {
-                counters.unparsed(*error);
-                packet.skip(1);
+                dropped(packet, error);
                 continue;
             }
         };
+        if let Err(error) = parsed.complete(bytes, bytes.len()) {
+            dropped(packet, error);
+            continue;
+        }
+        let parsed = &parsed;
         let address = packet.ip().group();
         let to_group = parsed.bth.dest_qp == Qpn::MULTICAST;
         if to_group || address.is_some() {

@@ -10,6 +10,8 @@
 //!                     \______ one run _________/          position 1, count 3
 //! ```
 
+mod place;
+
 use crate::{
     types::{
         Mtu,
@@ -34,6 +36,11 @@ use crate::{
         AtomicOp,
         SendOp, //
     }, //
+};
+
+use place::{
+    request_opcode,
+    Place, //
 };
 
 /// The most bytes of BTH and extension headers that one of our packets carries.
@@ -199,7 +206,8 @@ impl Run {
             return None;
         }
         let psn = self.psn.add(index);
-        let packet = self.headers(psn, index);
+        let mut packet = self.start(index);
+        self.complete(index, &mut packet);
         let pad = packet.bth.pad;
         let mut header = [0; MAX_HEADER];
         let header_len = packet.emit(&mut header);
@@ -213,6 +221,14 @@ impl Run {
         })
     }
 
+    /// Packet `index`, of those that the run has, as values, but for what [`Self::complete`] adds: a packet is
+    /// large, and not moved about. What is to be written of it are those headers that the opcode has.
+    #[inline]
+    pub fn start(&self, index: u32) -> Packet {
+        let opcode = self.opcode(self.place(index)).over(self.transport);
+        Packet::new(Bth::new(opcode, self.dest_qp, self.psn.add(index)))
+    }
+
     /// Packet `index` as its receiver reads it, for a way on which it has no bytes; `None` if the run
     /// has no such packet.
     #[inline]
@@ -220,7 +236,8 @@ impl Run {
         if index >= self.count {
             return None;
         }
-        let mut packet = self.headers(self.psn.add(index), index);
+        let mut packet = self.start(index);
+        self.complete(index, &mut packet);
         // Of what the message has, each packet carries only some.
         let opcode = packet.bth.opcode;
         packet.reth = packet.reth.filter(|_| opcode.has_reth());
@@ -376,25 +393,19 @@ impl Run {
         }
     }
 
-    /// Packet `index` as values.
+    /// Adds what [`Self::start`] has left out.
     #[inline]
-    fn headers(&self, psn: Psn, index: u32) -> Packet {
-        let new =
-            |opcode: Opcode| Packet::new(Bth::new(opcode.over(self.transport), self.dest_qp, psn));
-        let mut packet;
+    pub fn complete(&self, index: u32, packet: &mut Packet) {
+        let psn = packet.bth.psn;
         match self.form {
             Form::Message {
                 op,
                 position,
-                packets,
                 length,
                 ..
             } => {
-                let number = position.wrapping_add(index);
-                let place = Place::of(number, packets);
-                packet = new(request_opcode(op, place));
-                packet.payload_len = self.share(length, number);
-                (packet.bth.ack_req, packet.bth.solicited) = self.flags(psn, place);
+                packet.payload_len = self.share(length, position.wrapping_add(index));
+                (packet.bth.ack_req, packet.bth.solicited) = self.flags(psn, self.place(index));
                 match op {
                     SendOp::SendImm(imm) => packet.imm = Some(imm),
                     SendOp::SendInv(rkey) => packet.ieth = Some(rkey),
@@ -426,36 +437,23 @@ impl Run {
                 }
             }
             Form::ReadRequest { reth } => {
-                packet = new(Opcode::RcReadRequest);
                 packet.reth = Some(reth);
                 packet.bth.ack_req = true;
             }
             Form::ReadResponse {
                 position,
-                packets,
                 length,
                 aeth,
                 ..
             } => {
-                let number = position.wrapping_add(index);
-                packet = new(match Place::of(number, packets) {
-                    Place::First => Opcode::RcReadResponseFirst,
-                    Place::Middle => Opcode::RcReadResponseMiddle,
-                    Place::Last => Opcode::RcReadResponseLast,
-                    Place::Only => Opcode::RcReadResponseOnly,
-                });
-                packet.payload_len = self.share(length, number);
+                packet.payload_len = self.share(length, position.wrapping_add(index));
                 packet.aeth = Some(aeth);
             }
             Form::AtomicAcknowledge { aeth, original } => {
-                packet = new(Opcode::RcAtomicAcknowledge);
                 packet.aeth = Some(aeth);
                 packet.atomic_ack = Some(original);
             }
-            Form::Acknowledge { aeth } => {
-                packet = new(Opcode::RcAcknowledge);
-                packet.aeth = Some(aeth);
-            }
+            Form::Acknowledge { aeth } => packet.aeth = Some(aeth),
             Form::Datagram {
                 qkey,
                 src_qp,
@@ -463,10 +461,6 @@ impl Run {
                 length,
                 solicited,
             } => {
-                packet = new(match imm {
-                    Some(_) => Opcode::UdSendOnlyImm,
-                    None => Opcode::UdSendOnly,
-                });
                 packet.deth = Some(Deth { qkey, src_qp });
                 packet.imm = imm;
                 packet.payload_len = length;
@@ -477,7 +471,42 @@ impl Run {
             packet.xrceth = Some(self.srq);
         }
         packet.bth.pad = pad(packet.payload_len);
-        packet
+    }
+
+    /// The place of packet `index` in its message.
+    #[inline]
+    const fn place(&self, index: u32) -> Place {
+        match self.form {
+            Form::Message {
+                position, packets, ..
+            }
+            | Form::ReadResponse {
+                position, packets, ..
+            } => Place::of(position.wrapping_add(index), packets),
+            Form::ReadRequest { .. }
+            | Form::AtomicAcknowledge { .. }
+            | Form::Acknowledge { .. }
+            | Form::Datagram { .. } => Place::Only,
+        }
+    }
+
+    /// The opcode of a packet at this place of its message, over RC.
+    #[inline]
+    const fn opcode(&self, place: Place) -> Opcode {
+        match self.form {
+            Form::Message { op, .. } => request_opcode(op, place),
+            Form::ReadRequest { .. } => Opcode::RcReadRequest,
+            Form::ReadResponse { .. } => match place {
+                Place::First => Opcode::RcReadResponseFirst,
+                Place::Middle => Opcode::RcReadResponseMiddle,
+                Place::Last => Opcode::RcReadResponseLast,
+                Place::Only => Opcode::RcReadResponseOnly,
+            },
+            Form::AtomicAcknowledge { .. } => Opcode::RcAtomicAcknowledge,
+            Form::Acknowledge { .. } => Opcode::RcAcknowledge,
+            Form::Datagram { imm: Some(_), .. } => Opcode::UdSendOnlyImm,
+            Form::Datagram { imm: None, .. } => Opcode::UdSendOnly,
+        }
     }
 
     /// Payload bytes of packet `number` of a message of `length` bytes.
@@ -486,35 +515,6 @@ impl Run {
         length
             .saturating_sub(self.mtu.span(number))
             .min(self.mtu.bytes())
-    }
-}
-
-/// Place of a packet in its message.
-#[derive(Clone, Copy)]
-enum Place {
-    First,
-    Middle,
-    Last,
-    Only,
-}
-
-impl Place {
-    #[inline]
-    const fn of(number: u32, packets: u32) -> Self {
-        match (number == 0, number.wrapping_add(1) >= packets) {
-            (true, true) => Self::Only,
-            (true, false) => Self::First,
-            (false, false) => Self::Middle,
-            (false, true) => Self::Last,
-        }
-    }
-
-    #[inline]
-    const fn ends(self) -> bool {
-        match self {
-            Self::First | Self::Middle => false,
-            Self::Last | Self::Only => true,
-        }
     }
 }
 
@@ -541,52 +541,5 @@ fn atomic_eth(va: u64, rkey: RKey, op: AtomicOp) -> AtomicEth {
         rkey,
         swap_add,
         compare,
-    }
-}
-
-/// The opcode of a request packet. READs and datagrams have forms of their own; they read as SEND.
-#[inline]
-const fn request_opcode(op: SendOp, place: Place) -> Opcode {
-    match op {
-        SendOp::Write { .. } => match place {
-            Place::First => Opcode::RcWriteFirst,
-            Place::Middle => Opcode::RcWriteMiddle,
-            Place::Last => Opcode::RcWriteLast,
-            Place::Only => Opcode::RcWriteOnly,
-        },
-        SendOp::WriteImm { .. } => match place {
-            Place::First => Opcode::RcWriteFirst,
-            Place::Middle => Opcode::RcWriteMiddle,
-            Place::Last => Opcode::RcWriteLastImm,
-            Place::Only => Opcode::RcWriteOnlyImm,
-        },
-        SendOp::SendImm(_) => match place {
-            Place::First => Opcode::RcSendFirst,
-            Place::Middle => Opcode::RcSendMiddle,
-            Place::Last => Opcode::RcSendLastImm,
-            Place::Only => Opcode::RcSendOnlyImm,
-        },
-        SendOp::SendInv(_) => match place {
-            Place::First => Opcode::RcSendFirst,
-            Place::Middle => Opcode::RcSendMiddle,
-            Place::Last => Opcode::RcSendLastInv,
-            Place::Only => Opcode::RcSendOnlyInv,
-        },
-        SendOp::Atomic { op, .. } => match op {
-            AtomicOp::CompareSwap { .. } => Opcode::RcCompareSwap,
-            AtomicOp::FetchAdd(_) => Opcode::RcFetchAdd,
-        },
-        SendOp::AtomicWrite { .. } => Opcode::RcAtomicWrite,
-        SendOp::Flush { .. } => Opcode::RcFlush,
-        SendOp::Send
-        | SendOp::Read { .. }
-        | SendOp::Datagram { .. }
-        | SendOp::Local(_)
-        | SendOp::Invalid(_) => match place {
-            Place::First => Opcode::RcSendFirst,
-            Place::Middle => Opcode::RcSendMiddle,
-            Place::Last => Opcode::RcSendLast,
-            Place::Only => Opcode::RcSendOnly,
-        },
     }
 }

@@ -77,21 +77,22 @@ pub(super) enum Cargo {
 pub(super) type Taken = (u32, u64);
 
 impl World<'_> {
-    /// What the IP headers of packets to the peer would be, if that is a QP of this device and packets to
-    /// it need not be built.
+    /// Whether the peer is a QP of this device and packets to it need not be built.
     #[inline]
-    pub(super) fn direct_way(&mut self, now: Instant) -> Option<OwnedIpHeader> {
+    pub(super) fn goes_directly(&mut self, now: Instant) -> bool {
         let qp = self.qp;
-        if qp.kind.is_datagram() {
-            return None;
+        if qp.kind.is_datagram() || self.io.detour.is_some_and(|until| now < until) {
+            return false;
         }
-        if self.io.detour.is_some_and(|until| now < until) {
-            return None;
-        }
+        let Some(lane) = self.io.lanes.get(Way::Peer) else {
+            return false;
+        };
+        qp.port.is_reached_by(&mut lane.flow) && qp.port.is_direct()
+    }
+
+    /// What the IP headers of packets to the peer would be.
+    pub(super) fn direct_way(&mut self) -> Option<OwnedIpHeader> {
         let lane = self.io.lanes.get(Way::Peer)?;
-        if !qp.port.is_reached_by(&mut lane.flow) || !qp.port.is_direct() {
-            return None;
-        }
         Some(lane.flow.headers_without_lengths().0.into())
     }
 }

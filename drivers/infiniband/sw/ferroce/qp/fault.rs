@@ -448,20 +448,27 @@ impl QueuePair {
                 break;
             };
             // Headers are large: those that are known are not copied.
-            let own;
+            let mut own;
             let parsed = match first.take() {
-                Some(known) => Ok(known),
+                Some(known) => known,
                 None => {
-                    own = Packet::parse(bytes, bytes.len());
-                    own.as_ref()
-                }
-            };
-            let parsed = match parsed {
-                Ok(parsed) => parsed,
-                Err(error) => {
-                    counters.unparsed(*error);
-                    taken = taken.wrapping_add(1);
-                    continue;
+                    let length = bytes.len();
+                    let mut dropped = |error| {
+                        counters.unparsed(error);
+                        taken = taken.wrapping_add(1);
+                    };
+                    own = match Packet::start(bytes, length) {
+                        Ok(bth) => Packet::new(bth),
+                        Err(error) => {
+                            dropped(error);
+                            continue;
+                        }
+                    };
+                    if let Err(error) = own.complete(bytes, length) {
+                        dropped(error);
+                        continue;
+                    }
+                    &own
                 }
             };
             if parsed.bth.dest_qp != addressed {

@@ -174,12 +174,8 @@ pub(crate) struct Inbound<'a> {
     length: usize,
     /// IPv4 identification.
     id: u16,
-    /// VLAN that it came through.
-    pub(crate) vlan: Option<u16>,
-    /// Ethernet source address.
-    pub(crate) source_mac: Option<[u8; 6]>,
-    /// It is a packet, which can be kept.
-    pub(super) can_wait: bool,
+    /// What it came in; `None` if it is not built.
+    packet: Option<&'a RxPacket>,
 }
 
 /// Bytes of global route header in front of a received datagram.
@@ -205,9 +201,7 @@ impl<'a> Inbound<'a> {
             ip: packet.ip(),
             length,
             id,
-            vlan: packet.vlan_id(),
-            source_mac: packet.src_mac(),
-            can_wait: true,
+            packet: Some(packet),
         }
     }
 
@@ -219,10 +213,23 @@ impl<'a> Inbound<'a> {
             ip,
             length: 0,
             id: 0,
-            vlan: None,
-            source_mac: None,
-            can_wait: false,
+            packet: None,
         }
+    }
+
+    /// VLAN that it came through.
+    pub(crate) fn vlan(&self) -> Option<u16> {
+        self.packet?.vlan_id()
+    }
+
+    /// Ethernet source address.
+    pub(crate) fn source_mac(&self) -> Option<[u8; 6]> {
+        self.packet?.src_mac()
+    }
+
+    /// Whether it can be kept.
+    pub(super) fn can_wait(&self) -> bool {
+        self.packet.is_some()
     }
 
     /// The 40 bytes that stand for the GRH: an IPv6 header, or an IPv4 header in the last 20.

@@ -37,14 +37,16 @@ use roce::{
     run::{
         PayloadSource,
         Role,
-        Run,
-        TxPacket as TxHeaders, //
+        Run, //
     },
     types::{
         Instant,
         Qpn, //
     },
-    wire::ICRC_LEN, //
+    wire::{
+        Packet,
+        ICRC_LEN, //
+    }, //
 };
 use zerocopy::IntoBytes;
 
@@ -162,11 +164,13 @@ impl Turn {
             return;
         }
         self.packets.icrc = world.qp.port.uses_icrc();
-        // Without memory for that, packets are built.
-        self.direct = world.direct_way(now).filter(|_| {
+        if world.goes_directly(now) {
             let flags = GFP_NOWAIT | __GFP_NOWARN;
-            self.cargo.reserve(TURN_RUNS, flags).is_ok()
-        });
+            // Without memory for that, packets are built.
+            if self.cargo.reserve(TURN_RUNS, flags).is_ok() {
+                self.direct = world.direct_way();
+            }
+        }
         let most = match world.qp.kind.is_datagram() {
             true => TURN_DATAGRAMS,
             false => TURN_PACKETS,
@@ -358,13 +362,11 @@ impl Packets {
         index: u32,
         more: bool,
     ) -> Result<u32, BuildError> {
-        let packet = run
-            .packet(index)
-            .ok_or(BuildError::Memory(MemoryError::Fault))?;
-        let length = packet
-            .header_len
+        let mut packet = run.start(index);
+        run.complete(index, &mut packet);
+        let length = (packet.payload_offset as usize)
             .saturating_add(packet.payload_len as usize)
-            .saturating_add(usize::from(packet.pad))
+            .saturating_add(usize::from(packet.bth.pad))
             .saturating_add(ICRC_LEN);
         let way = way(world, run)?;
         let Lane {
@@ -401,7 +403,7 @@ impl Packets {
             .flow
             .build(length)
             .map_err(BuildError::Network)?;
-        write(world, run, &packet, buffer.payload_mut())?;
+        write(world, run, index, &packet, buffer.payload_mut())?;
         let seal = lane(world, way)?.seal(length, self.icrc);
         seal.put(buffer.payload_mut(), 0);
         self.multicast |= u64::from(multicast).wrapping_shl(self.count);
@@ -411,6 +413,10 @@ impl Packets {
 
     /// Ends the train: what is built next comes after it.
     fn close_train(&mut self) {
+        if self.train.is_none() {
+            // Nothing is moved.
+            return;
+        }
         if let Some(train) = self.train.take() {
             if train.segments() != 0 {
                 self.queue.push(train.finish());
@@ -451,7 +457,7 @@ fn write_run(
     world: &World<'_>,
     run: &Run,
     index: u32,
-    packet: &TxHeaders,
+    packet: &Packet,
     bodies: &mut [u8],
     length: usize,
 ) -> Result<u32, BuildError> {
@@ -459,7 +465,7 @@ fn write_run(
     if count > 1 {
         // Memory is looked up and checked once for all of them.
         let total = packet.payload_len.saturating_mul(count);
-        let written = with_payload(world, run, packet.payload_offset, total, |memory, at| {
+        let written = with_payload(world, run, run.mtu.span(index), total, |memory, at| {
             let (mut index, mut at) = (index, at);
             for body in each(bodies, length) {
                 let header = run.bare_header(index).ok_or(MemoryError::Fault)?;
@@ -481,7 +487,7 @@ fn write_run(
     let body = bodies
         .get_mut(..length)
         .ok_or(BuildError::Memory(MemoryError::Fault))?;
-    write(world, run, packet, body)?;
+    write(world, run, index, packet, body)?;
     Ok(1)
 }
 
@@ -497,9 +503,12 @@ fn each(mut bodies: &mut [u8], length: usize) -> impl Iterator<Item = &mut [u8]>
 
 /// Writes the headers of `packet` to the front of `body`, and returns its payload and what follows that.
 #[inline]
-fn split<'a>(body: &'a mut [u8], packet: &TxHeaders) -> Option<(&'a mut [u8], &'a mut [u8])> {
-    let (header, rest) = body.split_at_mut_checked(packet.header_len)?;
-    header.copy_from_slice(packet.header.get(..packet.header_len)?);
+fn split<'a>(body: &'a mut [u8], packet: &Packet) -> Option<(&'a mut [u8], &'a mut [u8])> {
+    let length = packet.emit(body);
+    if length == 0 {
+        return None;
+    }
+    let (_, rest) = body.split_at_mut_checked(length)?;
     rest.split_at_mut_checked(packet.payload_len as usize)
 }
 
@@ -520,18 +529,19 @@ fn with_payload(
     world.with_request(pd, request, f)
 }
 
-/// Writes all of a packet but its ICRC to `body`, which has just the right length.
+/// Writes all of packet `index` of `run` but its ICRC to `body`, which has just the right length.
 #[inline]
 fn write(
     world: &World<'_>,
     run: &Run,
-    packet: &TxHeaders,
+    index: u32,
+    packet: &Packet,
     body: &mut [u8],
 ) -> Result<(), BuildError> {
     let (payload, rest) = split(body, packet).ok_or(BuildError::Memory(MemoryError::Fault))?;
-    read_payload(world, run, packet.payload_offset, payload).map_err(BuildError::Memory)?;
+    read_payload(world, run, run.mtu.span(index), payload).map_err(BuildError::Memory)?;
     // Not a call for none or three bytes.
-    let pad = rest.iter_mut().take(usize::from(packet.pad));
+    let pad = rest.iter_mut().take(usize::from(packet.bth.pad));
     pad.for_each(|byte| *byte = 0);
     Ok(())
 }

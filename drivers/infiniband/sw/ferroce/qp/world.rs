@@ -302,7 +302,7 @@ impl<'a> World<'a> {
 
     /// Whether the packet at hand can be kept, to be handled later.
     pub(super) fn is_kept(&self) -> bool {
-        self.inbound.is_some_and(|inbound| inbound.can_wait)
+        self.inbound.is_some_and(|inbound| inbound.can_wait())
     }
 
     /// The payload at hand.
@@ -553,8 +553,8 @@ impl Env for World<'_> {
             if self.qp.kind == QpKind::Ud {
                 wc.sl = sl;
             }
-            wc.vlan_id = inbound.vlan;
-            wc.smac = inbound.source_mac;
+            wc.vlan_id = inbound.vlan();
+            wc.smac = inbound.source_mac();
         }
         let solicited = cqe.solicited || cqe.status != WcStatus::Success;
         let source = self.io.receives.finish();

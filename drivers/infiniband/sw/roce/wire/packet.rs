@@ -83,14 +83,34 @@ impl Packet {
     /// # Errors
     ///
     /// Says why the packet is to be dropped.
-    #[inline]
     pub fn parse(header: &[u8], udp_payload_len: usize) -> Result<Self, Error> {
+        let mut packet = Self::new(Self::start(header, udp_payload_len)?);
+        packet.complete(header, udp_payload_len)?;
+        Ok(packet)
+    }
+
+    /// The first half of [`Self::parse`], for those who do not want the packet, which is large, moved about: reads
+    /// the BTH. Then come [`Self::new`] and [`Self::complete`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse`].
+    #[inline]
+    pub fn start(header: &[u8], udp_payload_len: usize) -> Result<Bth, Error> {
         if udp_payload_len < Bth::LEN + ICRC_LEN || udp_payload_len % 4 != 0 {
             return Err(Error::Length);
         }
-        let bth = Bth::parse(header)?;
-        let opcode = bth.opcode;
-        let mut packet = Self::new(bth);
+        Bth::parse(header)
+    }
+
+    /// The second half of [`Self::parse`], for a packet that was made with the BTH: reads the other headers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse`].
+    #[inline]
+    pub fn complete(&mut self, header: &[u8], udp_payload_len: usize) -> Result<(), Error> {
+        let opcode = self.bth.opcode;
 
         //= IBA 9.6.1
         let padded = udp_payload_len
@@ -98,57 +118,62 @@ impl Packet {
             .and_then(|len| len.checked_sub(opcode.header_len()))
             .and_then(|len| u32::try_from(len).ok())
             .ok_or(Error::Length)?;
-        packet.payload_len = padded.checked_sub(u32::from(bth.pad)).ok_or(Error::Pad)?;
-        if packet.payload_len != 0 && !opcode.has_payload() {
+        self.payload_len = padded
+            .checked_sub(u32::from(self.bth.pad))
+            .ok_or(Error::Pad)?;
+        if self.payload_len != 0 && !opcode.has_payload() {
             return Err(Error::Payload);
         }
 
         let mut rest = header.get(Bth::LEN..).ok_or(Error::Truncated)?;
+        if opcode.header_len() == Bth::LEN {
+            return Ok(());
+        }
         if opcode.has_deth() {
             let (deth, after) = Deth::parse(rest)?;
-            packet.deth = Some(deth);
+            self.deth = Some(deth);
             rest = after;
         }
         if opcode.has_xrceth() {
             let (srq, after) = xrceth::parse(rest)?;
-            packet.xrceth = Some(srq);
+            self.xrceth = Some(srq);
             rest = after;
         }
         if opcode.has_feth() {
             let (feth, after) = Feth::parse(rest)?;
-            packet.feth = Some(feth);
+            self.feth = Some(feth);
             rest = after;
         }
         if opcode.has_reth() {
             let (reth, after) = Reth::parse(rest)?;
-            packet.reth = Some(reth);
+            self.reth = Some(reth);
             rest = after;
         }
         if opcode.has_atomic() {
             let (eth, after) = AtomicEth::parse(rest)?;
-            packet.atomic = Some(eth);
+            self.atomic = Some(eth);
             rest = after;
         }
         if opcode.has_aeth() {
             let (aeth, after) = Aeth::parse(rest)?;
-            packet.aeth = Some(aeth);
+            self.aeth = Some(aeth);
             rest = after;
         }
         if opcode.has_atomic_ack() {
             let (original, after) = atomic::parse_ack(rest)?;
-            packet.atomic_ack = Some(original);
+            self.atomic_ack = Some(original);
             rest = after;
         }
         if opcode.has_imm() {
             let (data, after) = imm::parse(rest)?;
-            packet.imm = Some(data);
+            self.imm = Some(data);
             rest = after;
         }
         if opcode.has_ieth() {
             let (rkey, _) = ieth::parse(rest)?;
-            packet.ieth = Some(rkey);
+            self.ieth = Some(rkey);
         }
-        Ok(packet)
+        Ok(())
     }
 
     /// Writes the headers that the opcode has, and returns their length in bytes.
@@ -167,6 +192,9 @@ impl Packet {
     fn emit_headers(&self, bytes: &mut [u8]) -> Option<()> {
         let opcode = self.bth.opcode;
         let mut rest = self.bth.emit(bytes)?;
+        if opcode.header_len() == Bth::LEN {
+            return Some(());
+        }
         if opcode.has_deth() {
             rest = self.deth?.emit(rest)?;
         }
