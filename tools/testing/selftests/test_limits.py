@@ -112,7 +112,6 @@ def test_long_queues(bed, maker):
     with Context(name=bed.h1.dev) as ctx:
         attr = ctx.query_device()
         assert attr.max_qp_wr >= most and attr.max_srq_wr >= most
-        assert attr.max_mcast_grp >= 8192
 
 
 KINDS = ["pd", "cq", "qp", "ud", "srq", "mr", "mw", "ah"]

@@ -38,10 +38,10 @@ pub(crate) mod limits {
     pub(crate) const MAX_PD: u32 = 1 << 20;
     pub(crate) const MAX_XRCD: u32 = 1 << 20;
     pub(crate) const MAX_AH: u32 = 1 << 16;
-    pub(crate) const MAX_GROUPS: u32 = 1 << 13;
+    pub(crate) const MAX_GROUPS: u32 = 1 << 10;
     pub(crate) const MAX_GROUP_MEMBERS: u32 = 1 << 8;
     /// Members of all groups together.
-    pub(crate) const MAX_ATTACHED: u32 = 7 << 16;
+    pub(crate) const MAX_ATTACHED: u32 = 1 << 13;
     pub(crate) const GID_TABLE: u32 = 1024;
 
     /// How many objects of a kind a device may have: `most`, or fewer if the module was loaded so.

@@ -89,7 +89,7 @@ impl Groups {
     /// Process context, may sleep.
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            table <- RcuMap::new(8),
+            table <- RcuMap::new(6),
             attached <- new_mutex!(0, "ferroce_groups"),
         }? Error)
     }
