@@ -12,6 +12,17 @@ from testbed import ROCE_PORT, SCRATCH, run, wait_until
 _numbers = itertools.count()
 MARKER_PORT = 9
 
+HEADERS = {"bth.opcode": "opcode", "bth.padcnt": "pad", "bth.destqp": "qpn", "bth.psn": "psn", "deth.q_key": "qkey", "deth.srcqp": "src_qp",
+           "reth.va": "va", "reth.r_key": "rkey", "reth.dmalen": "dma_length", "atomiceth.swapdt": "swap_add",
+           "atomiceth.cmpdt": "compare", "atomicacketh.origremdt": "original", "aeth.msn": "msn", "immdt": "imm", "ieth": "inv"}
+"""What tshark calls a field of a header, and its name in wire.Packet."""
+
+
+def number(field, text):
+    """A field as tshark prints it, some of them twice; None if the packet has none."""
+    text = text.split(",")[0]
+    return int(text, 16 if field in ("immdt", "ieth") else 0) if text else None
+
 
 class Capture:
     """The file of a capture, and after it has ended its packets."""
@@ -33,25 +44,40 @@ class Capture:
         return "\n".join(map(str, self.packets[:most]))
 
     def tshark_complaints(self):
-        """What tshark finds malformed, in error, or cannot decode as InfiniBand."""
+        """What tshark finds malformed, in error, or cannot decode as InfiniBand; and headers in which it reads something else
+        than wire.Packet does."""
         # Only these dissectors: others guess that random payload is theirs, and then find it malformed.
         only = [w for p in ("eth", "ethertype", "ip", "ipv6", "udp", "infiniband", "data") for w in ("--enable-protocol", p)]
+        columns = ["frame.number", "_ws.malformed", "_ws.expert.severity", "_ws.expert.message", "frame.protocols",
+                   *(f"infiniband.{field}" for field in HEADERS)]
         lines = run(["tshark", "-n", "-r", self.path, "--disable-all-protocols", *only,
                      "-o", "infiniband.identify_payload:FALSE", "-o", "udp.ignore_ipv6_zero_checksum:TRUE",
                      "-Y", f"udp.port == {ROCE_PORT}", "-T", "fields",
-                     "-e", "frame.number", "-e", "_ws.malformed",
-                     "-e", "_ws.expert.severity", "-e", "_ws.expert.message", "-e", "infiniband.bth.opcode",
-                     "-e", "frame.protocols"], timeout=240).out.splitlines()
+                     *(word for column in columns for word in ("-e", column))], timeout=240).out.splitlines()
         rows = [line.split("\t") for line in lines if "\t" in line]
         assert len(rows) == len(self.packets), f"{len(rows)} packets by tshark, {len(self.packets)} in the file"
         out = []
-        for packet, (number, malformed, severity, message, opcode, protocols) in zip(self.packets, rows):
+        for packet, (frame, malformed, severity, message, protocols, *texts) in zip(self.packets, rows):
             severe = [s for s in severity.split(",") if s and int(s) >= 0x00600000]  # warning and error
-            if malformed or severe or not opcode or "infiniband" not in protocols:
-                out.append(f"packet {number}: {malformed} {message} {protocols}")
-            elif int(opcode) != packet.opcode:
-                out.append(f"packet {number}: opcode {opcode}")
+            if malformed or severe or not texts[0] or "infiniband" not in protocols:
+                out.append(f"packet {frame}: {malformed} {message} {protocols}")
+                continue
+            theirs = {field: number(field, text) for field, text in zip(HEADERS, texts)}
+            ours = {field: getattr(packet, name) for field, name in HEADERS.items()}
+            if theirs != ours:
+                out.append(f"packet {frame}: {packet}\n tshark {theirs}\n wire   {ours}")
         return out
+
+
+def merged(captures):
+    """Several captures as one: it takes tshark far longer to start, in an emulator, than to read them."""
+    whole = Capture(f"{SCRATCH}/{next(_numbers)}.pcap")
+    with open(whole.path, "wb") as out:
+        for n, cap in enumerate(captures):
+            with open(cap.path, "rb") as f:
+                out.write(f.read()[24 if n else 0:])
+            whole.packets += cap.packets
+    return whole
 
 
 @contextlib.contextmanager

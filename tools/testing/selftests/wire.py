@@ -14,8 +14,10 @@ RC_OPCODES = {
     12: "READ_REQUEST", 13: "READ_RESPONSE_FIRST", 14: "READ_RESPONSE_MIDDLE", 15: "READ_RESPONSE_LAST",
     16: "READ_RESPONSE_ONLY", 17: "ACK", 18: "ATOMIC_ACK", 19: "COMPARE_SWAP", 20: "FETCH_ADD", 22: "SEND_LAST_INV",
     23: "SEND_ONLY_INV", 28: "FLUSH", 29: "ATOMIC_WRITE"}
-XRC = 0xa0
-OPCODES = RC_OPCODES | {XRC | code: name for code, name in RC_OPCODES.items()}
+UC, UD, XRC = 0x20, 0x60, 0xa0
+TRANSPORTS = {0: "RC", UC: "UC", UD: "UD", XRC: "XRC"}
+OPCODES = RC_OPCODES | {UC | code: name for code, name in RC_OPCODES.items() if code < 12} | {
+    UD | code: RC_OPCODES[code] for code in (4, 5)} | {XRC | code: name for code, name in RC_OPCODES.items()}
 
 RETH = {"WRITE_FIRST", "WRITE_ONLY", "WRITE_ONLY_IMM", "READ_REQUEST", "FLUSH", "ATOMIC_WRITE"}
 AETH = {"READ_RESPONSE_FIRST", "READ_RESPONSE_LAST", "READ_RESPONSE_ONLY", "ACK", "ATOMIC_ACK"}
@@ -110,13 +112,22 @@ class Packet:
         check(not qpn >> 24, f"reserved byte of the BTH {qpn >> 24:#x}")
         check(not psn >> 24 & 0x7f, "reserved bits beside AckReq")
         at = 12
-        self.va = self.rkey = self.dma_length = self.syndrome = self.msn = self.imm = self.srq = None
-        self.xrc = opcode & 0xe0 == XRC
+        self.va = self.rkey = self.dma_length = self.syndrome = self.msn = self.imm = self.inv = self.srq = None
+        self.qkey = self.src_qp = self.swap_add = self.compare = self.original = self.flush = None
+        self.transport = TRANSPORTS.get(opcode & 0xe0)
+        self.xrc = self.transport == "XRC"
         if self.xrc and self.name not in RESPONSES:
             self.srq, = struct.unpack("!I", b[at:at + 4])
             check(not self.srq >> 24, f"reserved byte of the XRCETH {self.srq >> 24:#x}")
             at += 4
+        if self.transport == "UD":
+            self.qkey, self.src_qp = struct.unpack("!II", b[at:at + 8])
+            check(not self.src_qp >> 24, f"reserved byte of the DETH {self.src_qp >> 24:#x}")
+            at += 8
         if self.name == "FLUSH":
+            word, = struct.unpack("!I", b[at:at + 4])
+            self.flush = word >> 4 & 3, word & 15  # Selectivity level, placement type.
+            check(not word >> 6, f"reserved bits of the FETH {word:#x}")
             at += 4
         if self.name in RETH:
             self.va, self.rkey, self.dma_length = struct.unpack("!QII", b[at:at + 16])
@@ -126,12 +137,16 @@ class Packet:
             self.syndrome, self.msn = word >> 24, word & 0xffffff
             at += 4
         if self.name in ATOMIC:
-            self.va, self.rkey = struct.unpack("!QI", b[at:at + 12])
+            self.va, self.rkey, self.swap_add, self.compare = struct.unpack("!QIQQ", b[at:at + 28])
             at += 28
         if self.name == "ATOMIC_ACK":
+            self.original, = struct.unpack("!Q", b[at:at + 8])
             at += 8
-        if self.name in IMM | INV:
+        if self.name in IMM:
             self.imm, = struct.unpack("!I", b[at:at + 4])
+            at += 4
+        if self.name in INV:
+            self.inv, = struct.unpack("!I", b[at:at + 4])
             at += 4
         check(len(b) >= at + 4 + self.pad, f"{self.name}: {len(b)} bytes are too few")
         self.payload = b[at:len(b) - 4 - self.pad]
@@ -146,7 +161,7 @@ class Packet:
         return str(self)
 
     def __str__(self):
-        return (f"{self.time:.6f} {self.src}:{self.sport} > {self.dst} {'XRC ' if self.xrc else ''}{self.name} qpn {self.qpn} psn {self.psn}"
+        return (f"{self.time:.6f} {self.src}:{self.sport} > {self.dst} {'' if self.transport == 'RC' else f'{self.transport} '}{self.name} qpn {self.qpn} psn {self.psn}"
                 f"{' ack' if self.ackreq else ''}{' se' if self.solicited else ''} {len(self.payload)}+{self.pad} bytes"
                 f"{'' if self.srq is None else f' srq {self.srq}'}"
                 f"{'' if self.syndrome is None else f' syndrome {self.syndrome:#x} msn {self.msn}'}")
