@@ -3,22 +3,30 @@
 """create_qp, modify_qp and query_qp: the IBTA table of transitions and attributes, ranges, and what a query returns."""
 
 import errno
+import time
 
 import pyverbs.enums as e
 import pytest
-from pyverbs.addr import AHAttr
+from pyverbs.addr import AH, AHAttr
 from pyverbs.cq import CQ
 from pyverbs.mr import MR
 from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 
-from testbed import Testbed
-from verbs import INIT_MASK, OK, RTR_MASK, RTS_MASK, FULL_ACCESS, Endpoint, pair
+from capture import capture
+from testbed import SLOW, Testbed, wait_until
+from verbs import (FULL_ACCESS, INIT_MASK, OK, RTR_MASK, RTS_MASK, UC_RTR_MASK, UC_RTS_MASK, Endpoint, pair)
 
-RESET, INIT, RTR, RTS, SQD, ERR = (e.IBV_QPS_RESET, e.IBV_QPS_INIT, e.IBV_QPS_RTR, e.IBV_QPS_RTS, e.IBV_QPS_SQD,
-                                   e.IBV_QPS_ERR)
+RC, UC, UD = e.IBV_QPT_RC, e.IBV_QPT_UC, e.IBV_QPT_UD
+RESET, INIT, RTR, RTS, SQD, SQE, ERR = (e.IBV_QPS_RESET, e.IBV_QPS_INIT, e.IBV_QPS_RTR, e.IBV_QPS_RTS, e.IBV_QPS_SQD,
+                                        e.IBV_QPS_SQE, e.IBV_QPS_ERR)
+NAME = {RESET: "RESET", INIT: "INIT", RTR: "RTR", RTS: "RTS", SQD: "SQD", SQE: "SQE", ERR: "ERR"}
+QKEY = 0x11223344
+UD_INIT_MASK = e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_QKEY
+MASKS = {RC: (INIT_MASK, RTR_MASK, RTS_MASK), UC: (INIT_MASK, UC_RTR_MASK, UC_RTS_MASK),
+         UD: (UD_INIT_MASK, e.IBV_QP_STATE, UC_RTS_MASK)}
+"""Of each kind: what the ways to INIT, to RTR and to RTS require."""
 NO_READ = {"access": e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE}
-NAME = {RESET: "RESET", INIT: "INIT", RTR: "RTR", RTS: "RTS", SQD: "SQD", ERR: "ERR"}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +58,7 @@ def init_attr():
     attr = QPAttr(qp_state=INIT, port_num=1)
     attr.pkey_index = 0
     attr.qp_access_flags = FULL_ACCESS
+    attr.qkey = QKEY
     return attr
 
 
@@ -61,51 +70,68 @@ def to_state(a, b, state):
     """Move a queue pair in RESET along the usual way."""
     if state == RESET:
         return
-    a.qp.modify(init_attr(), INIT_MASK)
+    init_mask, rtr_mask, rts_mask = MASKS[a.kind]
+    a.qp.modify(init_attr(), init_mask)
     if state == INIT:
         return
     if state == ERR:
         a.to_state(ERR)
         return
-    a.qp.modify(rtr_attr(a, b), RTR_MASK)
+    a.qp.modify(rtr_attr(a, b), rtr_mask)
     if state == RTR:
         return
-    a.qp.modify(a.rts_attr(), RTS_MASK)
+    a.qp.modify(a.rts_attr(), rts_mask)
     if state == SQD:
         a.to_state(SQD)
+    if state == SQE:
+        fail_a_send(a, b)
+
+
+def fail_a_send(a, b):
+    """A send from memory that is not registered."""
+    wr = a.work(e.IBV_WR_SEND, 0, 8, lkey=0)
+    with AH(a.pd, attr=a.path(b.gid(b.gid_index(4)), a.gid_index(4))) as address:
+        if a.kind == UD:
+            wr.set_wr_ud(address, b.qp.qp_num, QKEY)
+        a.qp.post_send(wr)
+        assert a.done() == e.IBV_WC_LOC_PROT_ERR
 
 
 LEGAL = {RESET: {RESET, INIT}, INIT: {RESET, INIT, RTR, ERR}, RTR: {RESET, RTS, ERR}, RTS: {RESET, RTS, SQD, ERR},
-         SQD: {RESET, RTS, SQD, ERR}, ERR: {RESET, ERR}}
+         SQD: {RESET, RTS, SQD, ERR}, SQE: {RESET, RTS, ERR}, ERR: {RESET, ERR}}
 """C11-9 and the table of QP state transitions; SQE is entered by the device alone, and not by RC."""
-
-STATES = [RESET, INIT, RTR, RTS, SQD, ERR]
 
 
 def attributes_for(a, b, start, goal):
     """The attributes that a transition requires, and their mask."""
+    init_mask, rtr_mask, rts_mask = MASKS[a.kind]
     if goal == INIT and start == RESET:
-        return init_attr(), INIT_MASK
+        return init_attr(), init_mask
     if goal == RTR:
-        return rtr_attr(a, b), RTR_MASK
-    if goal == RTS and start not in (RTS, SQD):
-        return a.rts_attr(), RTS_MASK
+        return rtr_attr(a, b), rtr_mask
+    if goal == RTS and start not in (RTS, SQD, SQE):
+        return a.rts_attr(), rts_mask
     return QPAttr(qp_state=goal, port_num=1), e.IBV_QP_STATE
 
 
-@pytest.mark.parametrize("start", STATES, ids=NAME.get)
-@pytest.mark.parametrize("goal", STATES, ids=lambda s: "to-" + NAME[s])
-def test_transition(two, start, goal):
-    a, b = two
-    to_state(a, b, start)
-    assert a.state() == start
-    attr, mask = attributes_for(a, b, start, goal)
-    if goal in LEGAL[start]:
-        a.qp.modify(attr, mask)
-        assert a.state() == goal
-    else:
-        refused(lambda: a.qp.modify(attr, mask))
-        assert a.state() == start, "a refused transition left its mark"
+@pytest.mark.parametrize("start", LEGAL, ids=NAME.get)
+@pytest.mark.parametrize("kind", [RC, UC, UD], ids=["rc", "uc", "ud"])
+def test_transition(bed, kind, start):
+    """From one state to each."""
+    if kind == RC and start == SQE:
+        pytest.skip("RC does not go there")
+    with Endpoint(bed.h1.dev, kind=kind) as a, Endpoint(bed.h2.dev, kind=kind) as b:
+        for goal in LEGAL:
+            to_state(a, b, start)
+            assert a.state() == start
+            attr, mask = attributes_for(a, b, start, goal)
+            if goal in LEGAL[start]:
+                a.qp.modify(attr, mask)
+                assert a.state() == goal, NAME[goal]
+            else:
+                refused(lambda: a.qp.modify(attr, mask))
+                assert a.state() == start, f"a refused transition to {NAME[goal]} left its mark"
+            a.to_state(RESET)
 
 
 MASK_NAMES = {"PKEY_INDEX": e.IBV_QP_PKEY_INDEX, "PORT": e.IBV_QP_PORT, "ACCESS_FLAGS": e.IBV_QP_ACCESS_FLAGS,
@@ -229,6 +255,32 @@ def test_query_returns_what_was_set(two):
     assert (av.is_global, av.sgid_index, av.traffic_class) == (1, a.gid_index(4), 0x48)
     assert str(av.dgid) == str(b.gid(b.gid_index(4)))
     assert init.cap.max_send_wr >= 32 and init.cap.max_recv_wr >= 32
+
+
+def test_query_of_unreliable_ones(bed):
+    """What UC and UD have of it; the Q_Key changes wherever it may."""
+    with Endpoint(bed.h1.dev, kind=UC) as a, Endpoint(bed.h2.dev, kind=UC) as b:
+        a.qp.modify(init_attr(), INIT_MASK)
+        a.qp.modify(a.rtr_attr(b.gid(b.gid_index(4)), a.gid_index(4), 0x123456, 0xabcdef, mtu=512, tclass=0x48), UC_RTR_MASK)
+        a.psn = 0xfedcba
+        a.qp.modify(a.rts_attr(), UC_RTS_MASK)
+        attr, _ = a.qp.query(0x1fffff)
+        assert (attr.qp_state, attr.path_mtu, attr.dest_qp_num, attr.rq_psn, attr.sq_psn, attr.qp_access_flags) == (
+            RTS, e.IBV_MTU_512, 0x123456, 0xabcdef, 0xfedcba, FULL_ACCESS)
+        assert (attr.ah_attr.traffic_class, str(attr.ah_attr.dgid)) == (0x48, str(b.gid(b.gid_index(4))))
+    with Endpoint(bed.h1.dev, kind=UD) as a:
+        def key():
+            return a.qp.query(e.IBV_QP_QKEY)[0].qkey
+        to_state(a, a, INIT)
+        assert key() == QKEY
+        for number, state in enumerate((INIT, RTR, RTS, RTS, SQD, SQD, RTS)):
+            attr, mask = attributes_for(a, a, a.state(), state)
+            attr.qkey = number
+            rts_to_sqd = (a.state(), state) == (RTS, SQD)
+            a.qp.modify(attr, mask | (0 if rts_to_sqd else e.IBV_QP_QKEY))
+            assert (a.state(), key()) == (state, number - rts_to_sqd)
+        attr, _ = a.qp.query(0x1fffff)
+        assert (attr.sq_psn, attr.port_num, attr.pkey_index) == (a.psn, 1, 0)
 
 
 def test_modify_in_rts(two):
@@ -361,6 +413,52 @@ def test_another_path(bed, kind):
         assert a.done() == OK and b.done() == OK
         assert bed.h1.buffers_sent() > sent
         assert str(a.qp.query(e.IBV_QP_AV)[0].ah_attr.dgid) == str(b.gid(b.gid_index(6)))
+
+
+def test_draining_is_told(bed):
+    """sq_draining is set in SQD until the last request is answered, and in no other state."""
+    def draining():
+        attr, _ = a.qp.query(e.IBV_QP_STATE)
+        return attr.qp_state, attr.sq_draining
+    with pair(bed.h1.dev, bed.h2.dev) as (a, b):
+        assert draining() == (RTS, 0)
+        a.send(0, 8)  # The receiver is not ready.
+        a.to_state(SQD)
+        assert draining() == (SQD, 1)
+        b.recv(0, 8)
+        assert (a.done(), b.done()) == (OK, OK)
+        wait_until(lambda: draining() == (SQD, 0), 10, "still draining")
+        a.to_state(RTS)
+        assert draining() == (RTS, 0)
+
+
+@pytest.mark.differs_on_rxe("the send queue does not go on after SQD")
+def test_changes_in_sqd(bed):
+    """Another path, and other timeouts, given while nothing is sent: what is sent next goes by them."""
+    with pair(bed.h1.dev, bed.h2.dev, connect={"timeout": 20}) as (a, b):
+        a.write(0, 8, b.at(0))
+        assert a.done() == OK
+        for x, y in ((a, b), (b, a)):
+            x.to_state(SQD)
+            attr = QPAttr(qp_state=SQD, port_num=1)
+            attr.ah_attr = x.path(y.gid(y.gid_index(6)), x.gid_index(6), tclass=0x48)
+            attr.timeout, attr.retry_cnt, attr.max_rd_atomic, attr.max_dest_rd_atomic = 8, 1, 3, 5
+            x.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_TIMEOUT | e.IBV_QP_RETRY_CNT | e.IBV_QP_MAX_QP_RD_ATOMIC |
+                        e.IBV_QP_MAX_DEST_RD_ATOMIC)
+            now, _ = x.qp.query(0x1fffff)
+            assert (now.timeout, now.retry_cnt, now.max_rd_atomic, now.max_dest_rd_atomic) == (8, 1, 3, 5)
+            assert str(now.ah_attr.dgid) == str(y.gid(y.gid_index(6)))
+            x.to_state(RTS)
+        with capture(bed.h1, bed.h2) as cap:
+            a.write(0, 8, b.at(0))
+            assert a.done() == OK
+        assert {(p.version, p.tclass & 0xfc) for p in cap.checked()} == {(6, 0x48)}, cap.listing()
+        b.to_state(RESET)
+        since = time.monotonic()
+        a.write(0, 8, b.at(0))
+        assert a.done() == e.IBV_WC_RETRY_EXC_ERR
+        # As it was before, it would have taken more than 30 s.
+        assert time.monotonic() - since < 5 * SLOW
 
 
 # The smaller objects.
