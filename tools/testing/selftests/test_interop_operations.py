@@ -1,21 +1,30 @@
 # SPDX-License-Identifier: GPL-2.0
 # guest: timeout=900 mem=3072
-"""The driver under test against the kernel's own rxe, as requester and as responder: atomics, ATOMIC WRITE and UC.
+"""The driver under test against the kernel's own rxe, as requester and as responder: what test_interop_client.py leaves out.
+
+Atomics, ATOMIC WRITE, UC, UD, memory windows and SEND with invalidate, shared receive queues, and connections by rdma_cm, for
+which the GSI QPs of both have to understand each other.
 
 FLUSH is not here: rxe computes its ICRC over the packet twice, so each drops what the other sends.
 """
 
+import contextlib
+import re
 import struct
 
 import pyverbs.enums as e
 import pytest
+from pyverbs.mr import MW, MWBind, MWBindInfo
 
+from datagram import GRH, Ud
 from impair import drop_every, lossy
 from perftest import perftest
 from test_atomics import EX, atomics, exact_sum, post, set_word, word
+from test_cm import connect
+from test_memory import ACCESS_ERR, BIND, LOCAL, REMOTE_READ, REMOTE_WRITE, bound
 from test_uc import SEND_LAST, SEND_MIDDLE, WRITE_LAST
-from testbed import DRIVER, Testbed
-from verbs import FULL_ACCESS, OK, all_good, pair, pattern
+from testbed import DRIVER, Testbed, run
+from verbs import FULL_ACCESS, OK, Endpoint, all_good, pair, pattern
 
 PEER = "rxe"
 
@@ -163,3 +172,109 @@ def test_atomics_count_with_the_access_of_the_peer(bed):
             for x in ends:
                 all_good(x.poll(8))
         assert [word(end, 0) for end in ends] == [40, 40]
+
+
+@pytest.mark.parametrize("ip", [4, 6], ids=["ipv4", "ipv6"])
+def test_ud_data(bed, ip):
+    """Both ways, all pads, with and without immediate data; the header in front of the payload is the sender's."""
+    with contextlib.ExitStack() as stack:
+        ends = [stack.enter_context(Endpoint(h.dev)) for h in bed.hosts]
+        qps = [Ud(end) for end in ends]
+        for qp in qps:
+            stack.callback(qp.close)
+        for x, y in (qps, qps[::-1]):
+            address = x.address(y, ip)
+            stack.callback(address.close)
+            for size in (0, 1, 2, 3, 1025, 4096):
+                for imm in (None, 0x12345678):
+                    data = pattern(size, size)
+                    x.end.mr.write(data, size, 0)
+                    y.recv(8192, size + GRH)
+                    x.send(address, y, size, imm=imm)
+                    assert x.end.done() == OK
+                    wc = y.end.poll()[0]
+                    assert (wc.status, wc.byte_len, wc.src_qp) == (OK, size + GRH, x.qp.qp_num)
+                    assert imm is None or wc.imm_data == imm
+                    assert y.end.mr.read(size, 8192 + GRH) == data
+
+
+@pytest.mark.parametrize("ip", [4, 6], ids=["ipv4", "ipv6"])
+@pytest.mark.parametrize("program", ["ud", "srq"])
+def test_more_pingpongs(bed, program, ip):
+    port = bed.port()
+
+    def cmd(host):
+        return [f"ibv_{program}_pingpong", "-d", host.dev, "-g", host.gid_index(host.ip(ip)), "-p", port, "-n", 20]
+    for r in bed.pair(cmd(bed.h1), cmd(bed.h2) + [bed.h1.ip4], port):
+        assert re.search(r"^\d+ bytes in ", r.out, re.M), r
+
+
+@pytest.mark.parametrize("tool, options", [("ib_send_bw", ["-s", 33]), ("ib_send_bw", ["-s", 4000, "-q", 4, "-b"]),
+                                           ("ib_send_lat", ["-s", 1])])
+def test_ud_perftest(bed, tool, options):
+    perftest(bed, tool, "-c", "UD", "-n", 20, *options)
+
+
+@pytest.mark.parametrize("kind", [e.IBV_MW_TYPE_1, e.IBV_MW_TYPE_2], ids=["type1", "type2"])
+def test_windows(bed, kind):
+    """WRITE and READ through a window, then neither: the owner, or with type 2 a SEND with invalidate, has taken the key away."""
+    data = pattern(3000, 1)
+    with pair(bed.h1.dev, bed.h2.dev, connect={"timeout": 0}, b={"access": LOCAL | BIND}) as (a, b), MW(b.pd, kind) as mw:
+        access = REMOTE_WRITE | REMOTE_READ
+        if kind == e.IBV_MW_TYPE_1:
+            b.qp.bind_mw(mw, MWBind(MWBindInfo(b.mr, b.mr.buf + 1000, 9000, access), e.IBV_SEND_SIGNALED))
+            assert b.done() == OK
+            key = mw.rkey
+        else:
+            key = bound(b, mw, 1000, 9000, access)
+        a.mr.write(data, 3000, 0)
+        a.write(0, 3000, (b.mr.buf + 1001, key))
+        a.read(4000, 3000, (b.mr.buf + 1001, key))
+        all_good(a.poll(2))
+        assert a.mr.read(3000, 4000) == b.mr.read(3000, 1001) == data
+        if kind == e.IBV_MW_TYPE_1:
+            # Bound to nothing: the key is gone.
+            b.qp.bind_mw(mw, MWBind(MWBindInfo(b.mr, b.mr.buf, 0, 0), e.IBV_SEND_SIGNALED))
+            assert b.done() == OK
+        else:
+            b.recv(20000, 64)
+            a.post(e.IBV_WR_SEND_WITH_INV, 0, 10, imm=key)
+            assert a.done() == OK
+            wc = b.poll()[0]
+            assert (wc.status, wc.byte_len, wc.imm_data) == (OK, 10, key)
+            # rxe gives the flags of the kernel's interface to programs, where 8 is another one.
+            assert wc.wc_flags == e.IBV_WC_WITH_INV or bed.h2.kind == PEER
+        a.write(0, 8, (b.mr.buf + 1001, key))
+        assert a.done() == ACCESS_ERR
+
+
+def test_shared_receive_queue(bed):
+    """Two connections whose receives come from one queue: each message whole, with the number of its connection."""
+    with pair(bed.h1.dev, bed.h2.dev, b={"srq": 32}) as (a, b):
+        more = Endpoint(a.dev, share=a), Endpoint(b.dev, share=b)
+        more[0].connect(more[1])
+        more[1].connect(more[0])
+        ends = {b.qp.qp_num: a, more[1].qp.qp_num: more[0]}
+        for n in range(16):
+            b.recv(2048 * n, 2048, wr_id=n)
+        for n in range(8):
+            for number, sender in ends.items():
+                data = pattern(2000, number + n)
+                a.mr.write(data, 2000, 0)
+                sender.send(0, 2000)
+                assert a.done() == OK
+                wc = b.poll()[0]
+                assert (wc.status, wc.byte_len, wc.qp_num) == (OK, 2000, number)
+                assert b.mr.read(2000, 2048 * wc.wr_id) == data
+        for end in more:
+            end.close()
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_connections(bed, version):
+    """By rdma_cm: connected queue pairs, and datagrams."""
+    run(["modprobe", "rdma_ucm"])
+    ip = bed.h1.ip(version)
+    connect(bed, ["rping", "-s", "-a", ip, "-C", 10, "-V"], ["rping", "-c", "-a", ip, "-C", 10, "-V"], 7174)
+    args = ["-c", 2, "-C", 5, "-S", 1000]
+    connect(bed, ["udaddy", "-b", ip, *args], ["udaddy", "-s", ip, *args], 7174)
