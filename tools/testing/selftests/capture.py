@@ -64,7 +64,9 @@ class Capture:
                 continue
             theirs = {field: number(field, text) for field, text in zip(HEADERS, texts)}
             ours = {field: getattr(packet, name) for field, name in HEADERS.items()}
-            if theirs != ours:
+            # Of XRC it knows the BTH only, and reads nothing behind it.
+            read = [field for field in HEADERS if not packet.xrc or field.startswith("bth.")]
+            if any(theirs[field] != ours[field] for field in read):
                 out.append(f"packet {frame}: {packet}\n tshark {theirs}\n wire   {ours}")
         return out
 
