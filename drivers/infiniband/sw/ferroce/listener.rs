@@ -109,22 +109,15 @@ fn dispatch<'g>(
         return None;
     }
     while let Some(bytes) = packet.payloads().next() {
-        let dropped = |packet: &mut RxPacket, error| {
-            counters.unparsed(error);
-            packet.skip(1);
-        };
-        let mut parsed = match Packet::start(bytes, bytes.len()) {
-            Ok(bth) => Packet::new(bth),
+        let mut place = None;
+        let parsed = match Packet::parse_into(&mut place, bytes, bytes.len()) {
+            Ok(parsed) => parsed,
             Err(error) => {
-                dropped(packet, error);
+                counters.unparsed(error);
+                packet.skip(1);
                 continue;
             }
         };
-        if let Err(error) = parsed.complete(bytes, bytes.len()) {
-            dropped(packet, error);
-            continue;
-        }
-        let parsed = &parsed;
         let address = packet.ip().group();
         let to_group = parsed.bth.dest_qp == Qpn::MULTICAST;
         if to_group || address.is_some() {

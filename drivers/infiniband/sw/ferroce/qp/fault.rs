@@ -448,27 +448,17 @@ impl QueuePair {
                 break;
             };
             // Headers are large: those that are known are not copied.
-            let mut own;
+            let mut own = None;
             let parsed = match first.take() {
-                Some(known) => known,
-                None => {
-                    let length = bytes.len();
-                    let mut dropped = |error| {
-                        counters.unparsed(error);
-                        taken = taken.wrapping_add(1);
-                    };
-                    own = match Packet::start(bytes, length) {
-                        Ok(bth) => Packet::new(bth),
-                        Err(error) => {
-                            dropped(error);
-                            continue;
-                        }
-                    };
-                    if let Err(error) = own.complete(bytes, length) {
-                        dropped(error);
-                        continue;
-                    }
-                    &own
+                Some(known) => Ok(known),
+                None => Packet::parse_into(&mut own, bytes, bytes.len()),
+            };
+            let parsed = match parsed {
+                Ok(parsed) => parsed,
+                Err(error) => {
+                    counters.unparsed(error);
+                    taken = taken.wrapping_add(1);
+                    continue;
                 }
             };
             if parsed.bth.dest_qp != addressed {

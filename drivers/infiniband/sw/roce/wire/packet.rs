@@ -84,32 +84,32 @@ impl Packet {
     ///
     /// Says why the packet is to be dropped.
     pub fn parse(header: &[u8], udp_payload_len: usize) -> Result<Self, Error> {
-        let mut packet = Self::new(Self::start(header, udp_payload_len)?);
-        packet.complete(header, udp_payload_len)?;
-        Ok(packet)
+        let mut packet = None;
+        Self::parse_into(&mut packet, header, udp_payload_len).copied()
     }
 
-    /// The first half of [`Self::parse`], for those who do not want the packet, which is large, moved about: reads
-    /// the BTH. Then come [`Self::new`] and [`Self::complete`].
+    /// As [`Self::parse`], to the place where the packet is to be: it is large, and not moved about.
     ///
     /// # Errors
     ///
     /// As [`Self::parse`].
     #[inline]
-    pub fn start(header: &[u8], udp_payload_len: usize) -> Result<Bth, Error> {
+    pub fn parse_into<'a>(
+        place: &'a mut Option<Self>,
+        header: &[u8],
+        udp_payload_len: usize,
+    ) -> Result<&'a Self, Error> {
         if udp_payload_len < Bth::LEN + ICRC_LEN || udp_payload_len % 4 != 0 {
             return Err(Error::Length);
         }
-        Bth::parse(header)
+        let packet = place.insert(Self::new(Bth::parse(header)?));
+        packet.read_headers(header, udp_payload_len)?;
+        Ok(packet)
     }
 
-    /// The second half of [`Self::parse`], for a packet that was made with the BTH: reads the other headers.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::parse`].
+    /// Reads the headers behind the BTH, which is known.
     #[inline]
-    pub fn complete(&mut self, header: &[u8], udp_payload_len: usize) -> Result<(), Error> {
+    fn read_headers(&mut self, header: &[u8], udp_payload_len: usize) -> Result<(), Error> {
         let opcode = self.bth.opcode;
 
         //= IBA 9.6.1
