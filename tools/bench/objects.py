@@ -11,7 +11,7 @@ from pyverbs.cq import CQ
 from pyverbs.mr import MR
 
 import testbed
-from testbed import cm_listens, run, wait_until
+from testbed import run
 from verbs import FULL_ACCESS, Endpoint
 
 RDMACM = ["python3", f"{os.path.dirname(testbed.__file__)}/rdmacm.py"]
@@ -114,7 +114,7 @@ def rdma_cm(bed, count):
     port = bed.port()
     server = bed.h1.start(*RDMACM, "serve", bed.h1.ip4, port, count)
     try:
-        wait_until(lambda: cm_listens(port), what=lambda: f"nobody listens:\n{server.result()}")
+        server.wait_cm_listening(port)
         told = json.loads(bed.h2.run(*RDMACM, "connect", bed.h1.ip4, port, count, 1, timeout=300).out)
         server.wait(60)
     finally:

@@ -6,7 +6,6 @@ import json
 import re
 
 import objects
-from testbed import cm_listens, wait_until
 
 KIB, MIB = 1 << 10, 1 << 20
 LINE = re.compile(r"^ *(\d+) +(\d+)\s+([0-9.]+)\s+([0-9.]+)\s+([0-9.]+)", re.M)
@@ -24,7 +23,7 @@ def perftest(bed, tool, size, iters, *options, same=False, timeout=900):
         return [tool, "-d", host.dev, *how, "-p", port, "-F", "-s", size, "-n", iters, *options]
     server = bed.h1.start(*cmd(bed.h1))
     if iwarp:
-        wait_until(lambda: cm_listens(port), what=lambda: f"nobody listens:\n{server.result()}")
+        server.wait_cm_listening(port)
     else:
         server.wait_listening(port)
     job = client.start(*cmd(client), bed.h1.ip4)

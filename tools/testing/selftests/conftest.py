@@ -38,6 +38,21 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xfail(reason=mark.args[0], strict=False))
 
 
+@pytest.fixture(scope="module")
+def bed():
+    """Two hosts with a link each, for all tests of a file that has no bed of its own."""
+    with testbed.Testbed(mtu=4200) as b:
+        yield b
+
+
+@pytest.fixture
+def ends(bed, request):
+    """A queue pair on each host, connected as NO_TIMER of the file says. A file may have ends of its own."""
+    from verbs import pair  # Takes long to load, and not all files need it.
+    with pair(bed.h1.dev, bed.h2.dev, connect=request.module.NO_TIMER) as p:
+        yield p
+
+
 @pytest.fixture(autouse=True)
 def bounded(request):
     """An alarm for whatever has no time limit of its own."""

@@ -15,6 +15,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import uverbs
 import wire
+from verbs import OK, pattern, status_name
 
 QKEY = 0x11223344
 GRH = 40
@@ -93,6 +94,20 @@ class Ud:
         for group in list(self.groups):
             self.detach(group)
         self.qp.close()
+
+
+def deliver(x, y, address, size, imm=None):
+    """A datagram of a pattern from x to y arrives, whole and behind room for a header; returns its completion."""
+    data = pattern(size, size)
+    x.end.mr.write(data, size, 0)
+    y.recv(8192, size + GRH)
+    x.send(address, y, size, imm=imm)
+    assert x.end.done() == OK
+    wc = y.end.poll()[0]
+    assert (wc.status, wc.byte_len, wc.src_qp) == (OK, size + GRH, x.qp.qp_num), status_name(wc.status)
+    assert imm is None or wc.imm_data == imm
+    assert y.end.mr.read(size, 8192 + GRH) == data
+    return wc
 
 
 @contextlib.contextmanager

@@ -15,19 +15,12 @@ from pyverbs.wr import SGE
 
 from impair import lossy
 from perftest import perftest
-from testbed import Testbed
 from verbs import FULL_ACCESS, OK, Endpoint, all_good, pair, pattern, status_name
 
 ATOMIC_ACCESS = FULL_ACCESS | e.IBV_ACCESS_REMOTE_ATOMIC
 MASK = (1 << 64) - 1
 EX = (e.IBV_QP_EX_WITH_FLUSH | e.IBV_QP_EX_WITH_ATOMIC_WRITE | e.IBV_QP_EX_WITH_RDMA_WRITE |
       e.IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 def atomics(bed, ip=4, *, access=ATOMIC_ACCESS, connect=None, **opts):

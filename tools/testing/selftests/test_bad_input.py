@@ -21,7 +21,7 @@ from datagram import raw_gid
 from kmsg import nothing_logged
 from rings import RC, SRQ_LIMIT, SRQ_MAX_WR, UC, UD, UNMAPPED, XRC_INI, XRC_TGT, Uverbs, destination
 from test_memory import ATOMIC, LOCAL, PAGE, REMOTE_WRITE, WRAPS, Pages, UdmaBuf
-from testbed import Testbed, run
+from testbed import run
 
 pytestmark = pytest.mark.differs_on_rxe("other errnos, and answers that do not fit")
 
@@ -121,12 +121,6 @@ class World:
     def to_init(self, mask=0, without=0, **wrong):
         values = {"state": INIT, "port": 1, **wrong}
         self.u.modify_qp(self.have["qp"], (STATE | PKEY_INDEX | PORT | ACCESS_FLAGS | mask) & ~without, **values)
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 @pytest.fixture(scope="module")

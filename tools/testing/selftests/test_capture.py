@@ -15,16 +15,9 @@ from datagram import GRH, QKEY, Ud
 from impair import drop_every
 from test_atomics import ATOMIC_ACCESS, EX, PLACEMENT, post, set_word
 from test_memory import BIND, LOCAL, REMOTE_WRITE, bound
-from testbed import Testbed
 from verbs import OK, Endpoint, pair, pattern
 
 SIGNALED, SOLICITED, INLINE = e.IBV_SEND_SIGNALED, e.IBV_SEND_SOLICITED, e.IBV_SEND_INLINE
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 KEPT = []

@@ -14,16 +14,10 @@ from pyverbs.qp import QP, QPCap, QPInitAttr
 
 from rings import Uverbs
 from streamer import stream
-from testbed import Testbed, counters
+from testbed import counters
 from verbs import OK, Endpoint, pair, readable
 
 MAX_CQE = (1 << 20) - 1
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 def refused(code, action, *args, **kw):

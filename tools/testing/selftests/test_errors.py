@@ -15,24 +15,11 @@ from pyverbs.pd import PD
 
 from impair import lossy, single_packets
 from kmsg import nothing_logged
-from testbed import Testbed
 from verbs import FULL_ACCESS, OK, Endpoint, pair, pattern, status_name
 
 NO_TIMER = {"timeout": 0}
 FLUSHED = e.IBV_WC_WR_FLUSH_ERR
 ERR = e.IBV_QPS_ERR
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
-
-
-@pytest.fixture
-def ends(bed):
-    with pair(bed.h1.dev, bed.h2.dev, connect=NO_TIMER) as p:
-        yield p
 
 
 @pytest.fixture(autouse=True)

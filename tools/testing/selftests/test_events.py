@@ -9,14 +9,7 @@ queues and QP_LAST_WQE_REACHED in test_srq, DEVICE_FATAL in test_removal.
 import pyverbs.enums as e
 import pytest
 
-from testbed import Testbed
 from verbs import OK, Endpoint, pair
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 def test_communication_established(bed):

@@ -16,14 +16,8 @@ from pyverbs.qp import QP, QPCap, QPInitAttr
 import scribbler
 from kmsg import nothing_logged
 from rings import Ring, mappings
-from testbed import Testbed, wait_until
+from testbed import wait_until
 from verbs import OK, Endpoint, pair
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -16,7 +16,7 @@ import pyverbs.enums as e
 import pytest
 from pyverbs.mr import MW, MWBind, MWBindInfo
 
-from datagram import GRH, Ud
+from datagram import Ud, deliver
 from impair import drop_every, lossy
 from perftest import perftest
 from test_atomics import EX, atomics, exact_sum, post, set_word, word
@@ -187,15 +187,7 @@ def test_ud_data(bed, ip):
             stack.callback(address.close)
             for size in (0, 1, 2, 3, 1025, 4096):
                 for imm in (None, 0x12345678):
-                    data = pattern(size, size)
-                    x.end.mr.write(data, size, 0)
-                    y.recv(8192, size + GRH)
-                    x.send(address, y, size, imm=imm)
-                    assert x.end.done() == OK
-                    wc = y.end.poll()[0]
-                    assert (wc.status, wc.byte_len, wc.src_qp) == (OK, size + GRH, x.qp.qp_num)
-                    assert imm is None or wc.imm_data == imm
-                    assert y.end.mr.read(size, 8192 + GRH) == data
+                    deliver(x, y, address, size, imm)
 
 
 @pytest.mark.parametrize("ip", [4, 6], ids=["ipv4", "ipv6"])

@@ -12,7 +12,6 @@ import pytest
 
 from pyverbs.mr import MR
 
-from testbed import Testbed
 from verbs import FULL_ACCESS, OK, pair, pattern, status_name
 
 MESSAGE = 1 << 31
@@ -54,12 +53,6 @@ def empty():
         view = (ctypes.c_char * MESSAGE).from_buffer(m)
         yield ctypes.addressof(view), m
         del view
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 @pytest.mark.seconds(600)

@@ -8,7 +8,6 @@ import pyverbs.enums as e
 import pytest
 
 from impair import NETEM, drop_every, dropped, lossy, short_queue, single_packets
-from testbed import Testbed
 from transfer import SLOTS, burst, transfer
 from verbs import OK, all_good, pair, pattern
 
@@ -16,12 +15,6 @@ MIB = 1 << 20
 
 SEND_MIDDLE, SEND_LAST, SEND_ONLY, WRITE_MIDDLE, WRITE_LAST, WRITE_ONLY = 1, 2, 4, 7, 8, 10
 READ_REQUEST, READ_FIRST, READ_MIDDLE, READ_LAST, READ_ONLY, ACK = 12, 13, 14, 15, 16, 17
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 @pytest.mark.seconds(400)

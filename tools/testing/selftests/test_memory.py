@@ -20,7 +20,6 @@ from pyverbs.wr import SendWR
 
 import uverbs
 from impair import qdisc
-from testbed import Testbed
 from verbs import FULL_ACCESS, OK, Endpoint, all_good, pair, pattern, status_name
 
 pytestmark = pytest.mark.differs_on_rxe("rxe does not exchange memory, and does not hold packets against the bounds of windows")
@@ -32,18 +31,6 @@ BIND_ERR, ACCESS_ERR = e.IBV_WC_MW_BIND_ERR, e.IBV_WC_REM_ACCESS_ERR
 LOCAL, REMOTE_READ, REMOTE_WRITE, ATOMIC, BIND = (
     e.IBV_ACCESS_LOCAL_WRITE, e.IBV_ACCESS_REMOTE_READ, e.IBV_ACCESS_REMOTE_WRITE, e.IBV_ACCESS_REMOTE_ATOMIC,
     e.IBV_ACCESS_MW_BIND)
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
-
-
-@pytest.fixture
-def ends(bed):
-    with pair(bed.h1.dev, bed.h2.dev, connect=NO_TIMER) as p:
-        yield p
 
 
 @pytest.fixture

@@ -16,13 +16,6 @@ MIB = 1 << 20
 SIZES = [1, 4096, 10001, 65536]
 
 
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
-
-
-
 def connect_by(a, b, index_a, index_b, **kw):
     """Connect by the given entries of the GID tables."""
     for x, y, mine, theirs in ((a, b, index_a, index_b), (b, a, index_b, index_a)):

@@ -21,19 +21,13 @@ from pyverbs.qp import QPAttr
 import uverbs
 from capture import capture
 from datagram import ALL, GRH, GROUPS, OTHER, QKEY, Ud, frame, gid, inject, inside, joined, next_handle, raw_gid
-from testbed import Job, Testbed, rdma_links, run, wait_until
+from testbed import Job, rdma_links, run, wait_until
 from verbs import FULL_ACCESS, OK, Endpoint, pattern, status_name
 
 BOTH = pytest.mark.parametrize("ip", [4, 6], ids=["ipv4", "ipv6"])
 HOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "holder.py")
 
 pytestmark = pytest.mark.differs_on_rxe("it does not join the group, and does not give copies to its own host")
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 @contextlib.contextmanager

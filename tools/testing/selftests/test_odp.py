@@ -19,7 +19,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 import uverbs
 from datagram import GRH, Ud
-from testbed import DRIVER, Testbed, module_of, run, wait_until
+from testbed import DRIVER, module_of, run, wait_until
 from verbs import OK, Endpoint, pair, pattern
 
 pytestmark = pytest.mark.differs_on_rxe("rxe has no implicit regions, and its pages are not marked dirty")
@@ -67,18 +67,6 @@ class Range:
 
     def protect(self, prot, off=0, length=None):
         call("mprotect", ctypes.c_void_p(self.addr + off), ctypes.c_size_t(length or self.length - off), prot)
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
-
-
-@pytest.fixture
-def ends(bed):
-    with pair(bed.h1.dev, bed.h2.dev, connect=NO_TIMER) as p:
-        yield p
 
 
 @pytest.fixture(params=["explicit", "implicit"])

@@ -5,17 +5,10 @@
 import pyverbs.enums as e
 import pytest
 
-from testbed import Testbed
 from verbs import OK, all_good, pair, pattern, readable, status_name
 
 LENGTH = 1 << 18
 SIGNALED, FENCE, SOLICITED, INLINE = (e.IBV_SEND_SIGNALED, e.IBV_SEND_FENCE, e.IBV_SEND_SOLICITED, e.IBV_SEND_INLINE)
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 @pytest.fixture(scope="module", params=[(4, 1024), (6, 4096), (4, 256)], ids=lambda p: f"ipv{p[0]}-mtu{p[1]}")

@@ -10,12 +10,6 @@ from testbed import Testbed
 BW = [t for t in TOOLS if t.endswith("_bw")]
 
 
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
-
-
 @pytest.mark.parametrize("tool, ip", [(t, 4) for t in TOOLS] + [("ib_send_bw", 6), ("ib_read_lat", 6)])
 def test_all_sizes(bed, tool, ip):
     perftest(bed, tool, "-a", "-n", 5, ip=ip)

@@ -15,7 +15,7 @@ from pyverbs.mr import MR
 from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.wr import SGE
 
-from testbed import Testbed, run, wait_until
+from testbed import run, wait_until
 from verbs import FULL_ACCESS, OK, pair, pattern
 
 ND = "/sys/bus/nd"
@@ -29,12 +29,6 @@ EX = e.IBV_QP_EX_WITH_RDMA_WRITE | e.IBV_QP_EX_WITH_FLUSH | e.IBV_QP_EX_WITH_ATO
 def put(path, text):
     with open(path, "w", encoding="ascii") as f:
         f.write(text)
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 @pytest.fixture(scope="module")

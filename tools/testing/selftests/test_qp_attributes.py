@@ -14,7 +14,7 @@ from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 
 from capture import capture
-from testbed import SLOW, Testbed, wait_until
+from testbed import SLOW, wait_until
 from verbs import (FULL_ACCESS, INIT_MASK, OK, RTR_MASK, RTS_MASK, UC_RTR_MASK, UC_RTS_MASK, Endpoint, pair)
 
 RC, UC, UD = e.IBV_QPT_RC, e.IBV_QPT_UC, e.IBV_QPT_UD
@@ -27,12 +27,6 @@ MASKS = {RC: (INIT_MASK, RTR_MASK, RTS_MASK), UC: (INIT_MASK, UC_RTR_MASK, UC_RT
          UD: (UD_INIT_MASK, e.IBV_QP_STATE, UC_RTS_MASK)}
 """Of each kind: what the ways to INIT, to RTR and to RTS require."""
 NO_READ = {"access": e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE}
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 @pytest.fixture

@@ -10,23 +10,10 @@ from pyverbs.pd import PD
 
 import uverbs
 from test_memory import UdmaBuf
-from test_odp import ACCESS_ERR, ALL, NO_TIMER, ODP, PAGE, Range, reconnect, refused
-from testbed import Testbed
-from verbs import OK, pair, pattern
+from test_odp import ACCESS_ERR, ALL, NO_TIMER, ODP, PAGE, Range, reconnect, refused  # NO_TIMER: for ends
+from verbs import OK, pattern
 
 pytestmark = pytest.mark.differs_on_rxe("rxe does not exchange memory, and has no implicit regions")
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
-
-
-@pytest.fixture
-def ends(bed):
-    with pair(bed.h1.dev, bed.h2.dev, connect=NO_TIMER) as p:
-        yield p
 
 
 LENGTH = 64 * PAGE

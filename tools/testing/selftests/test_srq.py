@@ -23,18 +23,12 @@ from pyverbs.wr import SendWR
 from perftest import perftest
 from rings import Ring, Uverbs
 from streamer import stream
-from testbed import Testbed, counters
+from testbed import counters
 from verbs import OK, Endpoint, all_good, pair, pattern
 
 LAST_WQE = e.IBV_EVENT_QP_LAST_WQE_REACHED
 LIMIT_REACHED = e.IBV_EVENT_SRQ_LIMIT_REACHED
 ROOM = 4096
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 @contextlib.contextmanager

@@ -9,18 +9,11 @@ import pyverbs.enums as e
 import pytest
 
 from impair import qdisc, single_packets
-from testbed import Testbed
 from transfer import transfer
 from verbs import OK, all_good, pair, pattern
 
 KIB = 1 << 10
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 def sent(bed, op, ip, mtu):

@@ -10,17 +10,10 @@ import pytest
 
 from impair import drop_every, lossy
 from perftest import perftest
-from testbed import Testbed
 from verbs import OK, all_good, pair, pattern, status_name
 
 UC = e.IBV_QPT_UC
 SEND_FIRST, SEND_MIDDLE, SEND_LAST, WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST = 32, 33, 34, 38, 39, 40
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with Testbed(mtu=4200) as b:
-        yield b
 
 
 def connected(bed, ip=4, **opts):

@@ -104,6 +104,10 @@ class Job:
             return port in tcp_listeners(self.pid)
         wait_until(listening, timeout, lambda: f"does not listen on {port}:\n{self.result()}")
 
+    def wait_cm_listening(self, port):
+        """Wait until somebody listens for connections by rdma_cm."""
+        wait_until(lambda: cm_listens(port), what=lambda: f"nobody listens:\n{self.result()}")
+
     def kernel_stack(self):
         """Where the threads of a stuck program sit in the kernel."""
         lines = []
@@ -364,15 +368,11 @@ class Testbed:
         """A TCP port that no earlier pair of this bed has used."""
         return next(self._ports)
 
-    def pair(self, server, client, port, timeout=120, env=None, by_cm=False):
-        """Run a server on h1 and, once it listens (by rdma_cm or TCP), a client on h2; both must end well."""
-        s = self.h1.start(*server, env=env)
-        if by_cm:
-            wait_until(lambda: cm_listens(port) or s.proc.poll() is not None, 60,
-                       lambda: f"nobody listens on {port}: {cm_ids()}\n{s.result()}")
-        else:
-            s.wait_listening(port)
-        c = self.h2.start(*client, env=env)
+    def pair(self, server, client, port, timeout=120):
+        """Run a server on h1 and, once it listens, a client on h2; both must end well."""
+        s = self.h1.start(*server)
+        s.wait_listening(port)
+        c = self.h2.start(*client)
         try:
             rc = c.wait(timeout)
             rs = s.wait(timeout if rc.rc == 0 else 5)
